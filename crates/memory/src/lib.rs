@@ -27,6 +27,7 @@ pub mod export_table;
 pub mod fds;
 pub mod files;
 pub mod huge;
+pub mod link;
 pub mod local;
 mod maps;
 pub mod migrate;

@@ -9,7 +9,7 @@
 //!  receiver  head:     u64    bytes taken out of the ring
 //!            ready:    u32    the receiver reads the ring
 //!            retract:  u32    the receiver asks for the other way
-//!            sleeping: u32    set by the receiver that found nothing, taken by the sender, which then rings
+//!            bells:    u32    by which bells of the receiver's the sender wakes it, one bit each: see [`crate::link`]
 //!            drained:  u32    the receiver has read all that went another way before the ring
 //!  data      ROOM bytes       byte number n lies at n modulo ROOM
 //! ```
@@ -30,8 +30,9 @@
 //! **Trust.** Whatever the other end wrote is input: counts that make no sense are [`Broken`]. The bytes themselves
 //! are copied and not looked at.
 //!
-//! **Waking.** Both hand-shakes are of Dekker's kind: write the own word, sequentially consistent fence, read the
-//! other's.
+//! **Waking.** That there are bytes, and that there is room, is told by the link of the two processes
+//! ([`crate::link`]). The sender that waits for room says so here: write the own word, sequentially consistent fence,
+//! read the other's.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -82,7 +83,7 @@ pub struct Words {
     head: AtomicU64,
     ready: AtomicU32,
     retract: AtomicU32,
-    sleeping: AtomicU32,
+    bells: AtomicU32,
     drained: AtomicU32,
     _receiver: [u64; 5],
 }
@@ -317,26 +318,18 @@ impl<M: StreamMemory> Stream<M> {
         self.0.words().drained.load(Ordering::Acquire) != 0
     }
 
-    /// Receiver: announces sleep. It has to look once more before it sleeps.
-    pub fn announce_sleep(&self) {
-        self.0.words().sleeping.store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-    }
-
-    /// Receiver: it is awake, and will announce the next sleep.
-    pub fn withdraw_sleep(&self) {
-        let word = &self.0.words().sleeping;
-        // The line is the sender's to write, too, and is left alone if it says so already.
-        if word.load(Ordering::Relaxed) != 0 {
-            word.store(0, Ordering::Relaxed);
+    /// Receiver: it may sleep by these bells from now on.
+    pub fn add_bells(&self, bells: u32) {
+        let word = &self.0.words().bells;
+        if word.load(Ordering::Relaxed) & bells != bells {
+            word.fetch_or(bells, Ordering::SeqCst);
         }
     }
 
-    /// Sender, after a write or a change of the mode: whether the receiver has to be rung for.
-    pub fn must_wake(&self) -> bool {
+    /// Sender, after a change: by which bells the receiver sleeps, if it does.
+    pub fn bells(&self) -> u32 {
         fence(Ordering::SeqCst);
-        let word = &self.0.words().sleeping;
-        word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::Relaxed) != 0
+        self.0.words().bells.load(Ordering::Relaxed)
     }
 
     /// Sender: announces that it waits for room. It has to try once more before it sleeps.

@@ -98,13 +98,17 @@ fn loom_nothing_is_read_behind_what_was_taken_back() {
 fn loom_a_receiver_that_sleeps_is_rung_for() {
     bounded(|| {
         let (sender, receiver) = stream();
+        let side = Arc::new(crate::link::Side::default());
+        let own = Arc::clone(&side);
         sender.switch(0);
         let sleeper = thread::spawn(move || {
-            receiver.announce_sleep();
+            receiver.add_bells(1);
+            own.announce(0);
             receiver.readable().unwrap() > 0
         });
         assert_eq!(sender.write(&[1]), Ok(1));
-        let rung = sender.must_wake();
+        let mut rung = false;
+        side.tell(0, sender.bells(), |_| rung = true);
         assert!(sleeper.join().unwrap() || rung);
     });
 }

@@ -1,7 +1,6 @@
 //! The calls that move bytes.
 
 use std::ffi::c_void;
-use std::sync::atomic::Ordering;
 
 use libc::{iovec, msghdr};
 use verbs::Errno;
@@ -441,21 +440,4 @@ unsafe extern "C" fn __recvfrom_chk(
     check(len, size);
     // SAFETY: the caller's arguments.
     unsafe { recvfrom_known(fd, buf, len, flags, address, address_len) }
-}
-
-/// Marks the connection as waited for, for as long as the value lives.
-pub struct Waiter<'a>(pub &'a Use);
-
-impl<'a> Waiter<'a> {
-    /// Marks it.
-    pub fn new(connection: &'a Use) -> Self {
-        connection.slot.waiters.fetch_add(1, Ordering::SeqCst);
-        Waiter(connection)
-    }
-}
-
-impl Drop for Waiter<'_> {
-    fn drop(&mut self) {
-        self.0.slot.waiters.fetch_sub(1, Ordering::SeqCst);
-    }
 }

@@ -10,7 +10,7 @@ use crate::kernel::{self, borrow};
 use crate::next::{self, entries, entries_before, fail};
 use crate::table::{self, Held, Slot, Tag};
 use crate::work::{self, using};
-use crate::{epoll, meet, process, rules};
+use crate::{epoll, link, meet, process, rules};
 
 /// Begins to count the messages of a new connection.
 fn track(fd: i32, role: Role) {
@@ -86,12 +86,17 @@ pub fn free(slot: &Slot) {
     // SAFETY: no tag names the slot and no thread uses it: nobody has a reference into it.
     drop(unsafe { (*slot.pair.get()).take() });
     let held = slot.held.swap(core::ptr::null_mut::<Held>(), Ordering::SeqCst);
+    let mut forked = false;
     if !held.is_null() {
+        // SAFETY: the page that was mapped for it, and is given back only below.
+        forked = unsafe { &*held }.forked.load(Ordering::Relaxed) != 0;
         // SAFETY: the page that was mapped for it.
         let _ = unsafe { rustix::mm::munmap(held.cast(), 4096) };
     }
-    for fd in [&slot.bell, &slot.their_bell, &slot.listener] {
-        close_own(fd);
+    close_own(&slot.listener);
+    let link = slot.link.swap(0, Ordering::SeqCst);
+    if link > 0 {
+        link::leave(link as usize - 1, slot.number.load(Ordering::Relaxed), slot.index(), forked);
     }
     slot.holders.store(0, Ordering::SeqCst);
 }
@@ -199,9 +204,7 @@ unsafe extern "C" fn shutdown_known(fd: i32, how: i32) -> i32 {
     // SAFETY: the caller's arguments.
     let result = unsafe { next::shutdown()(fd, how) };
     if let Some(connection) = connection {
-        // Those who wait at this end look again.
-        let bell = connection.slot.bell.load(Ordering::Relaxed);
-        let _ = rustix::io::write(borrow(bell), &1u64.to_ne_bytes());
+        connection.look_again();
     }
     result
 }

@@ -1,19 +1,22 @@
 //! epoll(7) over connections of which some have shared memory.
 //!
-//! In the kernel's set such a connection has its socket, edge-triggered and for reading only (it can always be
-//! written to), and its bell. Both carry a mark instead of the program's data. What the program gets is worked out
-//! here, by the kernel's rules: level-triggered entries are reported while they are ready, edge-triggered ones once
-//! for everything new, ONESHOT disarms.
+//! In the kernel's set such a connection has its socket, edge-triggered, and each link to another process has a bell.
+//! Both carry a mark instead of the program's data. What the program gets is worked out here, by the kernel's rules:
+//! level-triggered entries are reported while they are ready, edge-triggered ones once for everything new, ONESHOT
+//! disarms. Which connections may have something to report is known by [`crate::sets`].
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, epoll_event, sigset_t};
 
 use crate::kernel;
+use crate::link::{self, Link};
 use crate::next::{self, entries};
 use crate::poll;
 use crate::process;
-use crate::table::{self, LIMIT, SLOTS, Slot, Tag, Watch};
+use crate::sets::{self, Set};
+use crate::spin;
+use crate::table::{self, LIMIT, Slot, Tag};
 use crate::work::{Use, connection};
 
 /// In the upper half of the data of our own entries; the slot's number and which of the two it is in the lower one. A
@@ -58,14 +61,47 @@ fn watch_socket(set: i32, operation: i32, fd: i32, number: usize) -> i32 {
     control(set, operation, fd, WATCHED | EPOLLOUT as u32, MARK | number as u64)
 }
 
-fn start(watch: &Watch, set: i32, fd: i32, events: u32, data: u64) {
+fn start(slot: &Slot, entry: &Set, fd: i32, events: u32, data: u64) {
+    let watch = &slot.watch;
     watch.fd.store(fd, Ordering::Relaxed);
     watch.events.store(events, Ordering::Relaxed);
     watch.data.store(data, Ordering::Relaxed);
     watch.news.store(1, Ordering::Relaxed);
     watch.told_writable.store(0, Ordering::Relaxed);
     watch.disarmed.store(0, Ordering::Relaxed);
-    watch.set.store(set + 1, Ordering::SeqCst);
+    watch.entry.store(entry.number() as u32, Ordering::Relaxed);
+    watch.set.store(entry.fd() + 1, Ordering::SeqCst);
+    entry.mark(slot.index());
+}
+
+/// Puts the bell of a connection's link into a set, where it may be already. False: there is none, or no room for it.
+fn add_bell(entry: &Set, connection: &Use) -> bool {
+    let Some(link) = connection.slot.link() else { return false };
+    let Some((bell, fd)) = link.bell_for_set(entry.number(), connection.bells()) else { return false };
+    let mark = MARK | BELL | link.number() as u64;
+    let added = control(entry.fd(), libc::EPOLL_CTL_ADD, fd, (EPOLLIN | EPOLLET) as u32, mark);
+    if added != 0 && next::errno() != libc::EEXIST {
+        return false;
+    }
+    entry.add_link(link);
+    connection.end().incoming.add_bells(1 << bell);
+    true
+}
+
+/// A link is given back: its bell leaves the set.
+pub fn remove_bell(entry: &Set, bell: i32) {
+    let error = next::errno();
+    if entry.fd() >= 0 {
+        control(entry.fd(), libc::EPOLL_CTL_DEL, bell, 0, 0);
+    }
+    next::set_errno(error);
+}
+
+/// A connection has news: whoever waits in its set looks at it.
+pub fn mark(slot: &Slot) {
+    if slot.watch.set.load(Ordering::SeqCst) > 0 {
+        sets::set(slot.watch.entry.load(Ordering::Relaxed) as usize).mark(slot.index());
+    }
 }
 
 /// A connection has got shared memory: its entry in a set changes.
@@ -79,10 +115,10 @@ pub fn attach(fd: i32, number: usize) {
     }
     let data =
         u64::from(registered.low.load(Ordering::Relaxed)) | u64::from(registered.high.load(Ordering::Relaxed)) << 32;
-    start(&slot.watch, set, fd, registered.events.load(Ordering::Relaxed), data);
-    let bell = slot.bell.load(Ordering::Relaxed);
-    let done = watch_socket(set, libc::EPOLL_CTL_MOD, fd, number) == 0
-        && control(set, libc::EPOLL_CTL_ADD, bell, (EPOLLIN | EPOLLET) as u32, MARK | BELL | number as u64) == 0;
+    let done = sets::claim(set).zip(connection(fd)).is_some_and(|(entry, connection)| {
+        start(slot, entry, fd, registered.events.load(Ordering::Relaxed), data);
+        add_bell(entry, &connection) && watch_socket(set, libc::EPOLL_CTL_MOD, fd, number) == 0
+    });
     if !done {
         // It was taken out behind our back; or there is no room for the bell, and the entry stays as it was.
         slot.watch.set.store(0, Ordering::SeqCst);
@@ -94,24 +130,20 @@ pub fn attach(fd: i32, number: usize) {
 /// A connection's descriptor is closed: the kernel takes it out of the set.
 pub fn detach(slot: &Slot, fd: i32) {
     if slot.watch.fd.load(Ordering::Relaxed) == fd {
-        let set = slot.watch.set.swap(0, Ordering::SeqCst) - 1;
-        if set >= 0 {
-            control(set, libc::EPOLL_CTL_DEL, slot.bell.load(Ordering::Relaxed), 0, 0);
-        }
+        slot.watch.set.store(0, Ordering::SeqCst);
     }
 }
 
 /// A set is closed.
 pub fn forget_set(set: i32) {
-    watched_by(set).for_each(|(_, slot)| slot.watch.set.store(0, Ordering::SeqCst));
+    watched_by(set).for_each(|slot| slot.watch.set.store(0, Ordering::SeqCst));
+    if let Some(entry) = sets::find(set) {
+        entry.give_back();
+    }
 }
 
-fn watched_by(set: i32) -> impl Iterator<Item = (usize, &'static Slot)> {
-    // Each turn begins elsewhere, so that nobody is always the last.
-    let turn = TURN.load(Ordering::Relaxed) as usize;
-    (turn..turn + SLOTS)
-        .map(|number| (number % SLOTS, table::slot(number)))
-        .filter(move |(_, slot)| slot.watch.set.load(Ordering::Acquire) == set + 1)
+fn watched_by(set: i32) -> impl Iterator<Item = &'static Slot> {
+    table::used().map(table::slot).filter(move |slot| slot.watch.set.load(Ordering::Acquire) == set + 1)
 }
 
 /// A set is looked at by another one, or by poll(2), which cannot see what is in rings: its connections go back to
@@ -120,29 +152,39 @@ pub fn nest(set: i32) {
     if !table::change_tag(set, Tag::Set, Tag::Nested) {
         return;
     }
-    for (_, slot) in watched_by(set) {
+    for slot in watched_by(set) {
         let (fd, watch) = (slot.watch.fd.load(Ordering::Relaxed), &slot.watch);
         process::leave_to_tcp(fd);
         watch.set.store(0, Ordering::SeqCst);
-        control(set, libc::EPOLL_CTL_DEL, slot.bell.load(Ordering::Relaxed), 0, 0);
         control(set, libc::EPOLL_CTL_MOD, fd, watch.events.load(Ordering::Relaxed), watch.data.load(Ordering::Relaxed));
+    }
+    if let Some(entry) = sets::find(set) {
+        for link in entry.links() {
+            if let Some((_, bell)) = link.bell_for_set(entry.number(), link.bells()) {
+                control(set, libc::EPOLL_CTL_DEL, bell, 0, 0);
+            }
+        }
+        entry.give_back();
     }
 }
 
 /// A descriptor of this library stands where the program wants another one: it gets a new number.
 pub fn move_own(fd: i32) {
-    for number in 0..SLOTS {
-        let slot = table::slot(number);
-        for place in [&slot.bell, &slot.their_bell, &slot.listener] {
-            if place.load(Ordering::Relaxed) == fd
-                && let Ok(new) = rustix::io::fcntl_dupfd_cloexec(kernel::borrow(fd), fd + 1)
-            {
-                let new = std::os::fd::IntoRawFd::into_raw_fd(new);
-                table::set_tag(new, Tag::Ours);
-                place.store(new, Ordering::SeqCst);
-                table::set_tag(fd, Tag::Unknown);
-            }
-        }
+    let copy = || {
+        let new = rustix::io::fcntl_dupfd_cloexec(kernel::borrow(fd), fd + 1).ok()?;
+        let new = std::os::fd::IntoRawFd::into_raw_fd(new);
+        table::set_tag(new, Tag::Ours);
+        table::set_tag(fd, Tag::Unknown);
+        Some(new)
+    };
+    if link::all().any(|link| link.replace(fd, copy)) {
+        return;
+    }
+    let listeners = table::used().map(|number| &table::slot(number).listener);
+    if let Some(place) = listeners.into_iter().find(|place| place.load(Ordering::Relaxed) == fd)
+        && let Some(new) = copy()
+    {
+        place.store(new, Ordering::SeqCst);
     }
 }
 
@@ -236,29 +278,29 @@ fn control_shared(
             if table::tag(set) == Tag::Unknown {
                 table::set_tag(set, Tag::Set);
             }
-            let bell = MARK | BELL | connection.number as u64;
-            let bell = control(set, operation, slot.bell.load(Ordering::Relaxed), (EPOLLIN | EPOLLET) as u32, bell);
-            if bell != 0 {
+            let Some(entry) = sets::claim(set).filter(|entry| add_bell(entry, connection)) else {
                 connection.demote(true, true, true);
                 control(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
                 return plain();
-            }
-            start(watch, set, fd, events, data);
+            };
+            start(slot, entry, fd, events, data);
+            connection.look_again();
             0
         }
         (libc::EPOLL_CTL_MOD, Some((events, data))) if is_here => {
             let result = watch_socket(set, operation, fd, connection.number);
-            if result == 0 {
-                start(watch, set, fd, events, data);
-                // Whoever waits in the set looks again.
-                let bell = slot.bell.load(Ordering::Relaxed);
-                let _ = rustix::io::write(kernel::borrow(bell), &1u64.to_ne_bytes());
+            if result == 0
+                && let Some(entry) = sets::find(set)
+            {
+                start(slot, entry, fd, events, data);
+                if entry.waiters.load(Ordering::SeqCst) > 0 {
+                    connection.look_again();
+                }
             }
             result
         }
         (libc::EPOLL_CTL_DEL, _) if is_here => {
             watch.set.store(0, Ordering::SeqCst);
-            control(set, libc::EPOLL_CTL_DEL, slot.bell.load(Ordering::Relaxed), 0, 0);
             plain()
         }
         _ => plain(),
@@ -275,6 +317,7 @@ fn report(connection: &Use) -> Option<epoll_event> {
     let events = watch.events.load(Ordering::Relaxed);
     let asked = events as i16;
     let news = watch.news.swap(0, Ordering::Relaxed) != 0;
+    poll::want(connection, asked);
     let by_ring = poll::by_ring(connection, asked);
     // Events of epoll and of poll have the same numbers.
     // The kernel tells of a change once; what it said lasts only where bytes go by TCP.
@@ -301,39 +344,75 @@ fn report(connection: &Use) -> Option<epoll_event> {
     Some(epoll_event { events: found, u64: watch.data.load(Ordering::Relaxed) })
 }
 
-/// Takes our own entries out of what the kernel has reported, and notes what they tell.
-fn without_ours(events: &mut [epoll_event]) -> usize {
-    let mut kept = 0;
+/// Looks at a connection whose bit is set. The bit stays while a level-triggered connection has something to report.
+fn look(entry: &Set, number: usize) -> Option<epoll_event> {
+    let slot = table::slot(number);
+    let here = || slot.watch.set.load(Ordering::SeqCst) == entry.fd() + 1;
+    let there = here().then(|| connection(slot.watch.fd.load(Ordering::Relaxed))).flatten();
+    let Some(connection) = there.filter(|connection| connection.number == number && here()) else {
+        entry.unmark(number);
+        return None;
+    };
+    if slot.watch.events.load(Ordering::Relaxed) & (EPOLLET | EPOLLONESHOT) as u32 != 0 {
+        // Only one thread is told.
+        return if entry.unmark(number) { report(&connection) } else { None };
+    }
+    if let Some(event) = report(&connection) {
+        return Some(event);
+    }
+    entry.unmark(number);
+    // Something may have come just before.
+    let event = report(&connection);
+    if event.is_some() {
+        entry.mark(number);
+    }
+    event
+}
+
+/// Writes what the connections have to report; how much it was.
+fn reap(entry: &Set, events: &mut [epoll_event]) -> usize {
+    if entry.scans.load(Ordering::Relaxed) != 0 {
+        watched_by(entry.fd()).for_each(|slot| entry.mark(slot.index()));
+    }
+    entry.take_news();
+    let mut found = 0;
+    if !events.is_empty() {
+        entry.for_each_marked(|number| {
+            if let (Some(event), Some(place)) = (look(entry, number), events.get_mut(found)) {
+                *place = event;
+                found += 1;
+            }
+            found < events.len()
+        });
+    }
+    found
+}
+
+/// Takes our own entries out of what the kernel has reported, and notes what they tell. Second: a bell was rung.
+fn without_ours(events: &mut [epoll_event]) -> (usize, bool) {
+    let (mut kept, mut rung) = (0, false);
     for n in 0..events.len() {
         let event = events[n];
         let data = event.u64;
-        if data & MARK_MASK == MARK {
-            let slot = table::slot((data & 0xFFFF) as usize);
-            // A bell needs not be emptied: each ring of it is an edge.
-            if data & BELL == 0 {
-                slot.watch.news.store(1, Ordering::Relaxed);
-            }
-        } else {
+        if data & MARK_MASK != MARK {
             events[kept] = event;
             kept += 1;
+        } else if data & BELL != 0 {
+            // A bell needs not be emptied: each ring of it is an edge. What it is about is told by the link.
+            rung = true;
+        } else {
+            let slot = table::slot((data & 0xFFFF) as usize);
+            slot.watch.news.store(1, Ordering::Relaxed);
+            mark(slot);
         }
     }
-    kept
+    (kept, rung)
 }
 
-/// Threads that wait in a set: a count for each, or for a few that share one.
-fn waiters_of(set: i32) -> &'static AtomicU32 {
-    static WAITERS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
-    &WAITERS[set.unsigned_abs() as usize % 64]
-}
-
-/// Whether a thread waits in a set.
-pub fn is_waited_for(set: i32) -> bool {
-    set >= 0 && waiters_of(set).load(Ordering::SeqCst) > 0
-}
-
-/// Turns of all waits: the kernel's events and ours come first by turns, so that neither keeps the other out.
-static TURN: AtomicU32 = AtomicU32::new(0);
+/// How often the kernel is asked while there are always news by rings, in nanoseconds.
+const ASK_EVERY: u64 = 20_000;
+/// How long a wait may last where a forked process may take the news.
+const SHARED_WAIT: u64 = 20_000_000;
 
 unsafe fn wait(set: i32, events: *mut epoll_event, most: i32, until: Option<u64>, mask: *const sigset_t) -> i32 {
     // SAFETY: the caller's promise of epoll_wait(2): room for so many events, which are written before they are read.
@@ -343,55 +422,48 @@ unsafe fn wait(set: i32, events: *mut epoll_event, most: i32, until: Option<u64>
         // SAFETY: room for so many events, and the caller's mask.
         let got = next::uncancelled(|| unsafe { next::epoll_pwait()(set, events.as_mut_ptr(), most, time, mask) });
         let got = usize::try_from(got).map_err(|_| got)?;
-        Ok::<usize, i32>(without_ours(&mut events[..got]))
+        Ok::<(usize, bool), i32>(without_ours(&mut events[..got]))
     };
     let mut announced = false;
     loop {
+        let entry = sets::find(set);
+        let now = kernel::now();
         let mut found = 0;
-        let kernel_first = TURN.fetch_add(1, Ordering::Relaxed) % 2 == 1;
-        if kernel_first {
-            match ask(events, 0) {
-                Ok(some) => found = some,
-                Err(error) => return error,
+        if let Some(entry) = entry {
+            let is_due = now.saturating_sub(entry.asked.load(Ordering::Relaxed)) > ASK_EVERY;
+            if entry.kernel_first.load(Ordering::Relaxed) != 0 {
+                entry.kernel_first.store(0, Ordering::Relaxed);
+                entry.asked.store(now, Ordering::Relaxed);
+                // An error is met again where nothing else is to be told.
+                found = ask(events, 0).map_or(0, |(some, _)| some);
             }
-        }
-        let others = waiters_of(set).load(Ordering::SeqCst);
-        let (mut watched, mut longest) = (0, None);
-        for (_, slot) in watched_by(set) {
-            let Some(connection) = connection(slot.watch.fd.load(Ordering::Relaxed)) else { continue };
-            watched += 1;
-            if found < events.len()
-                && let Some(event) = report(&connection)
-            {
-                events[found] = event;
-                found += 1;
-            }
-            longest = longest.or(connection.longest_wait(others > 0));
-        }
-        if found == events.len() {
-            return found as i32;
-        }
-        if found > 0 || until.is_some_and(|until| kernel::now() >= until) {
-            if !kernel_first {
-                match ask(&mut events[found..], 0) {
-                    Ok(some) => found += some,
-                    Err(error) if found == 0 => return error,
-                    Err(_) => {}
+            found += reap(entry, &mut events[found..]);
+            if found > 0 {
+                if announced {
+                    entry.waiters.fetch_sub(1, Ordering::SeqCst);
                 }
-            }
-            // A bell may be all that there was.
-            return found as i32;
-        }
-        if watched > 0 && !announced {
-            for (_, slot) in watched_by(set) {
-                if let Some(connection) = connection(slot.watch.fd.load(Ordering::Relaxed)) {
-                    poll::announce(&connection, slot.watch.events.load(Ordering::Relaxed) as i16);
+                if is_due && found < events.len() {
+                    entry.asked.store(now, Ordering::Relaxed);
+                    found += ask(&mut events[found..], 0).map_or(0, |(some, _)| some);
+                } else if is_due {
+                    // The connections have left no room. Next time the kernel comes first.
+                    entry.kernel_first.store(1, Ordering::Relaxed);
                 }
+                wake_others(entry);
+                return found as i32;
             }
-            announced = true;
+        }
+        let is_over = until.is_some_and(|until| now >= until);
+        if let Some(entry) = entry.filter(|_| !is_over && !announced) {
+            if !spin::look(|| entry.may_have_some()) {
+                entry.waiters.fetch_add(1, Ordering::SeqCst);
+                entry.announce();
+                announced = true;
+            }
             continue;
         }
-        let left = until.map(|until| until.saturating_sub(kernel::now()));
+        let longest = entry.filter(|entry| entry.scans.load(Ordering::Relaxed) != 0).map(|_| SHARED_WAIT);
+        let left = until.map(|until| until.saturating_sub(now));
         let time = match (left, longest) {
             (Some(left), Some(most)) => left.min(most),
             (None, None) => u64::MAX,
@@ -399,21 +471,36 @@ unsafe fn wait(set: i32, events: *mut epoll_event, most: i32, until: Option<u64>
         };
         // Rounded up: a wait that is too short would be followed by empty ones.
         let millis = if time == u64::MAX { -1 } else { time.div_ceil(1_000_000).min(i32::MAX as u64) as i32 };
-        let waiters = waiters_of(set);
-        waiters.fetch_add(1, Ordering::SeqCst);
         let got = ask(events, millis);
-        if waiters.fetch_sub(1, Ordering::SeqCst) == 1 && announced {
-            // Nobody has to be woken while this thread is awake.
-            for (_, slot) in watched_by(set) {
-                if let Some(connection) = connection(slot.watch.fd.load(Ordering::Relaxed)) {
-                    connection.end().incoming.withdraw_sleep();
-                }
+        if let Some(entry) = entry {
+            if announced {
+                entry.waiters.fetch_sub(1, Ordering::SeqCst);
+                announced = false;
+            }
+            let woken = kernel::now();
+            entry.asked.store(woken, Ordering::Relaxed);
+            if matches!(got, Ok((_, true))) {
+                spin::slept(woken - now);
             }
         }
         match got {
-            Ok(0) => announced = false,
-            Ok(some) => return some as i32,
+            Ok((0, _)) if is_over => return 0,
+            Ok((0, _)) => {}
+            Ok((some, _)) => {
+                let more = entry.map_or(0, |entry| reap(entry, &mut events[some..]));
+                return (some + more) as i32;
+            }
             Err(error) => return error,
+        }
+    }
+}
+
+/// A thread leaves with some events. If others sleep on, the next news must wake one of them, and so must what is left.
+fn wake_others(entry: &Set) {
+    if entry.waiters.load(Ordering::SeqCst) > 0 {
+        entry.announce();
+        if entry.links().any(|link| link.mine().has_news()) {
+            entry.links().for_each(Link::ring_sets);
         }
     }
 }

@@ -93,20 +93,15 @@ impl Kernel for Tcp {
         None
     }
 
-    fn ring(&self) {
-        // Full: it wakes already.
-        let bell = self.slot.their_bell.load(Ordering::Relaxed);
-        let _ = rustix::io::write(borrow(bell), &1u64.to_ne_bytes());
+    fn tell(&self, bells: u32) {
+        if let Some(link) = self.slot.link() {
+            link.tell(self.slot.number.load(Ordering::Relaxed), bells);
+        }
     }
 
     fn is_due(&self) -> bool {
         is_time(self.slot, LOOK_EVERY)
     }
-}
-
-/// Empties a bell.
-pub fn drain(bell: i32) {
-    let _ = rustix::io::read(borrow(bell), &mut [0u8; 8]);
 }
 
 /// What poll(2) says of a socket now.

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use memory::backing::Memfd;
 use memory::stream::Pair;
-use rustix::event::EventfdFlags;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType,
@@ -18,7 +17,7 @@ use sock::hello::{self, Hello};
 use crate::kernel::{self, borrow};
 use crate::table::{self, Tag};
 use crate::work::locked;
-use crate::{descriptors, epoll, process};
+use crate::{descriptors, epoll, link, process};
 
 /// Calls before a connection looks for its other end: short ones pay nothing.
 const FEW: u32 = 2;
@@ -82,7 +81,7 @@ fn look_for_other_end(fd: i32) -> Option<()> {
     let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
     let socket = unix_socket()?;
     match rustix::net::connect(&socket, &name) {
-        Ok(()) => return join(fd, &socket, Hello { local, remote }, first),
+        Ok(()) => return join(fd, &socket, (local, remote), first),
         Err(rustix::io::Errno::CONNREFUSED) => {}
         Err(_) => return None,
     }
@@ -108,29 +107,45 @@ fn look_for_other_end(fd: i32) -> Option<()> {
     Some(())
 }
 
-fn is_of_this_user(socket: BorrowedFd<'_>) -> bool {
-    let user = memory::fds::peer_credentials(socket).map(|(_, user)| user);
-    user == Ok(rustix::process::geteuid().as_raw())
+/// The process at the other end of a unix socket, if it is this user's; 0: it has no number here.
+fn process_of_this_user(socket: BorrowedFd<'_>) -> Option<i32> {
+    let (process, user) = memory::fds::peer_credentials(socket).ok()?;
+    (user == rustix::process::geteuid().as_raw()).then(|| process.cast_signed())
 }
 
-fn join(fd: i32, socket: &OwnedFd, hello: Hello, first: bool) -> Option<()> {
-    if !is_of_this_user(socket.as_fd()) {
-        return None;
-    }
+/// Most descriptors that come along: the memory, the page of a link, and two for each bell.
+const FILES: usize = 2 + 2 * memory::link::BELLS;
+
+fn join(fd: i32, socket: &OwnedFd, (local, remote): (SocketAddr, SocketAddr), first: bool) -> Option<()> {
+    let process = process_of_this_user(socket.as_fd())?;
     let (memory, file) = Memfd::create(Pair::<Memfd>::LEN).ok()?;
-    let bell = || rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
-    let (mine, theirs) = (bell()?, bell()?);
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let number = table::claim()?;
+    let slot = table::slot(number);
+    let Some(offer) = link::offer(process, number) else {
+        slot.holders.store(0, Ordering::SeqCst);
+        return None;
+    };
+    slot.link.store(offer.link.number() as u32 + 1, Ordering::Relaxed);
+    slot.number.store(offer.number, Ordering::Relaxed);
+    slot.bells.store(offer.link.bells(), Ordering::Relaxed);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let files = [file.as_fd(), theirs.as_fd(), mine.as_fd()];
-    if !ancillary.push(SendAncillaryMessage::ScmRights(&files)) {
+    let files: Vec<BorrowedFd<'_>> =
+        core::iter::once(borrow(file.as_raw_fd())).chain(offer.files().map(borrow)).collect();
+    let (link, is_maker) = offer.token();
+    let bytes = Hello { local, remote, link, is_maker, number: offer.number, bells: offer.bells }.emit();
+    let sent = if ancillary.push(SendAncillaryMessage::ScmRights(&files)) {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, flags)
+    } else {
+        Err(rustix::io::Errno::MSGSIZE)
+    };
+    if sent.is_err() {
+        slot.holders.store(0, Ordering::SeqCst);
+        descriptors::free(slot);
         return None;
     }
-    let bytes = hello.emit();
-    rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
-        .ok()?;
-    let number = table::claim()?;
-    install(fd, number, memory, mine, theirs, first)
+    install(fd, number, memory, first)
 }
 
 /// Looks whether the other end has come. `None`: it will not, or is not to be believed.
@@ -148,7 +163,7 @@ fn see_who_came(fd: i32, number: usize, calls: u32) -> Option<()> {
         slot.has_come.store(1, Ordering::Relaxed);
     }
     let mut bytes = [0u8; hello::LEN + 1];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let got = match rustix::net::recvmsg(fd_there(), &mut [IoSliceMut::new(&mut bytes)], &mut ancillary, flags) {
@@ -161,30 +176,38 @@ fn see_who_came(fd: i32, number: usize, calls: u32) -> Option<()> {
         _ => None,
     });
     let mut files = files.next()?;
-    let (file, mine, theirs) = (files.next()?, files.next()?, files.next()?);
+    let file = files.next()?;
     let said = Hello::parse(bytes.get(..got)?)?;
     let (local, remote) = addresses(fd)?;
-    let is_other_end = (said.local, said.remote) == (hello::canonical(remote), hello::canonical(local));
-    if !is_other_end || !is_of_this_user(fd_there()) || !is_bell(&mine) || !is_bell(&theirs) {
+    let process = process_of_this_user(fd_there())?;
+    if (said.local, said.remote) != (hello::canonical(remote), hello::canonical(local)) {
         return None;
     }
     let memory = Memfd::open(&file, Pair::<Memfd>::LEN).ok()?;
+    let link = link::accept(&said, process, number, files)?;
+    slot.link.store(link.number() as u32 + 1, Ordering::Relaxed);
+    slot.number.store(said.number, Ordering::Relaxed);
+    slot.bells.store(said.bells, Ordering::Relaxed);
     let first = slot.first.load(Ordering::Relaxed) != 0;
     descriptors::close_own(&slot.listener);
-    install(fd, number, memory, mine, theirs, first)
+    install(fd, number, memory, first)
 }
 
 /// Whether writing to it can do nothing but wake.
-fn is_bell(file: &OwnedFd) -> bool {
+pub fn is_bell(file: &OwnedFd) -> bool {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let is_eventfd =
         rustix::fs::readlink(path, Vec::new()).is_ok_and(|name| name.to_bytes() == b"anon_inode:[eventfd]");
     is_eventfd && rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
 }
 
-/// Moves a descriptor of this library to a high number, where programs do not look for theirs.
-fn out_of_the_way(file: OwnedFd) -> Option<i32> {
+/// Moves a descriptor of this library to a high number, where programs do not look for theirs. No more than a quarter
+/// of the descriptors that a process may have are this library's.
+pub fn out_of_the_way(file: OwnedFd) -> Option<i32> {
     let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1 << 16);
+    if table::count_of_own() >= most / 4 {
+        return None;
+    }
     let from = (most.min(table::LIMIT as u64) / 2) as i32;
     let high = rustix::io::fcntl_dupfd_cloexec(&file, from).ok()?.into_raw_fd();
     if usize::try_from(high).is_ok_and(|high| high < table::LIMIT) {
@@ -196,13 +219,10 @@ fn out_of_the_way(file: OwnedFd) -> Option<i32> {
     None
 }
 
-fn install(fd: i32, number: usize, memory: Memfd, mine: OwnedFd, theirs: OwnedFd, first: bool) -> Option<()> {
+fn install(fd: i32, number: usize, memory: Memfd, first: bool) -> Option<()> {
     let slot = table::slot(number);
     let made = (|| {
         memory.inherit().ok()?;
-        let (bell, their_bell) = (out_of_the_way(mine)?, out_of_the_way(theirs)?);
-        slot.bell.store(bell, Ordering::Relaxed);
-        slot.their_bell.store(their_bell, Ordering::Relaxed);
         let (all, shared) = (rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE, rustix::mm::MapFlags::SHARED);
         // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
         let held = unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), 4096, all, shared) }.ok()?;

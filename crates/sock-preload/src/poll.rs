@@ -5,10 +5,11 @@ use std::ffi::c_void;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, pollfd, sigset_t, timespec};
 use sock::end::Writable;
 
-use crate::data::Waiter;
 use crate::epoll;
 use crate::kernel;
+use crate::link::Inside;
 use crate::next::{self, entries_if, fail};
+use crate::spin;
 use crate::table::{self, Tag};
 use crate::work::{self, Use};
 
@@ -44,13 +45,35 @@ pub fn by_kernel(connection: &Use, events: i16) -> i16 {
     if end.needs_service() { asks | POLLOUT } else { asks }
 }
 
-/// Announces that this thread will sleep until something happens.
-pub fn announce(connection: &Use, events: i16) {
+/// Says that somebody waits for room, if there is none.
+pub fn want(connection: &Use, events: i16) {
     let end = connection.end();
-    end.incoming.announce_sleep();
-    if events & OUT != 0 {
+    if events & OUT != 0 && end.writable() == Writable::No {
         end.out.announce_want();
     }
+}
+
+/// Begins to sleep for all connections: by one bell for each of their links, and whether there is one for all.
+fn sleep(connections: &[(usize, Use)], events: &[i16]) -> (Vec<Inside>, bool) {
+    let (mut bells, mut all): (Vec<Inside>, bool) = (Vec::new(), true);
+    for (n, connection) in connections {
+        let link = connection.slot.link();
+        let is_theirs = |bell: &&Inside| {
+            link.is_some_and(|link| core::ptr::eq(bell.link(), link)) && connection.bells() >> bell.number & 1 != 0
+        };
+        let there = bells.iter().find(is_theirs);
+        match (there, link) {
+            (Some(bell), Some(_)) => connection.end().incoming.add_bells(1 << bell.number),
+            _ => match connection.sleep(0) {
+                Some(bell) => bells.push(bell),
+                None => all = false,
+            },
+        }
+        want(connection, events[*n]);
+    }
+    // A connection's mask may be newer than the announcement of a bell that it has in common with others.
+    bells.iter().for_each(|bell| bell.link().mine().announce(bell.number));
+    (bells, all)
 }
 
 /// What the kernel has said of a socket, as far as the program has asked, or gets it unasked.
@@ -66,48 +89,57 @@ pub fn told(connection: &Use, events: i16, revents: i16) -> i16 {
 unsafe fn wait(fds: &mut [pollfd], until: Option<u64>, mask: *const sigset_t) -> i32 {
     let connections: Vec<(usize, Use)> =
         fds.iter().enumerate().filter_map(|(n, fd)| Some((n, work::connection(fd.fd)?))).collect();
-    let waiters: Vec<Waiter<'_>> = connections.iter().map(|(_, connection)| Waiter::new(connection)).collect();
     let mut asked: Vec<pollfd> = fds.to_vec();
-    for (_, connection) in &connections {
-        let fd = connection.slot.bell.load(std::sync::atomic::Ordering::Relaxed);
-        asked.push(pollfd { fd, events: POLLIN, revents: 0 });
-    }
     let events: Vec<i16> = asked.iter().map(|fd| fd.events).collect();
-    let mut sleeps = false;
+    let is_ready = || connections.iter().any(|(n, connection)| by_ring(connection, events[*n]) != 0);
+    let mut bells: Option<(Vec<Inside>, bool)> = None;
     loop {
-        let ready = connections.iter().any(|(n, connection)| by_ring(connection, events[*n]) != 0);
-        let left = until.map(|until| until.saturating_sub(kernel::now()));
-        let most =
-            connections.iter().find_map(|(_, connection)| connection.longest_wait(connection.is_waited_for_in_set()));
-        let time = if ready {
-            Some(0)
-        } else if sleeps {
-            match (left, most) {
-                (Some(left), Some(most)) => Some(left.min(most)),
-                (left, most) => left.or(most),
+        let ready = is_ready();
+        let now = kernel::now();
+        let left = until.map(|until| until.saturating_sub(now));
+        let has_time = left != Some(0) && !ready;
+        if has_time && bells.is_none() {
+            if connections.iter().all(|(n, connection)| is_ring_only(connection, events[*n])) && spin::look(is_ready) {
+                continue;
             }
-        } else {
             // The first time round, sleep is only announced.
-            connections.iter().for_each(|(n, connection)| announce(connection, events[*n]));
-            sleeps = true;
+            bells = Some(sleep(&connections, &events));
             continue;
+        }
+        let sleeps = bells.as_ref().filter(|_| has_time);
+        let most =
+            connections.iter().find_map(|(_, connection)| connection.longest_wait(sleeps.is_none_or(|(_, all)| *all)));
+        let time = match (left, most) {
+            _ if !has_time => Some(0),
+            (Some(left), Some(most)) => Some(left.min(most)),
+            (left, most) => left.or(most),
         };
         for (n, connection) in &connections {
             asked[*n].events = by_kernel(connection, events[*n]);
         }
+        asked.truncate(fds.len());
+        asked.extend(bells.iter().flat_map(|(bells, _)| bells).map(|bell| pollfd {
+            fd: bell.fd(),
+            events: POLLIN,
+            revents: 0,
+        }));
         let time = time.map(work::timespec);
         let time = time.as_ref().map_or(core::ptr::null(), |time| &raw const *time);
         // SAFETY: an array of so many elements, a time that lives until the call returns, and the caller's mask.
         let result = next::uncancelled(|| unsafe { next::ppoll()(asked.as_mut_ptr(), asked.len() as u64, time, mask) });
-        let alone = |connection: &Use| connection.longest_wait(connection.is_waited_for_in_set()).is_none();
-        for (_, connection) in connections.iter().filter(|(_, connection)| alone(connection)) {
-            connection.end().incoming.withdraw_sleep();
+        let error = next::errno();
+        let (program, rung) = asked.split_at(fds.len());
+        for (bell, rung) in bells.take().into_iter().flat_map(|(bells, _)| bells).zip(rung) {
+            let rung = result > 0 && rung.revents != 0;
+            bell.leave(rung);
+            if rung {
+                spin::slept(kernel::now() - now);
+            }
         }
         if result < 0 {
+            next::set_errno(error);
             return result;
         }
-        let (program, bells) = asked.split_at(fds.len());
-        bells.iter().filter(|bell| bell.revents != 0).for_each(|bell| kernel::drain(bell.fd));
         for (fd, asked) in fds.iter_mut().zip(program) {
             fd.revents = asked.revents;
         }
@@ -117,10 +149,8 @@ unsafe fn wait(fds: &mut [pollfd], until: Option<u64>, mask: *const sigset_t) ->
         }
         let count = fds.iter().filter(|fd| fd.revents != 0).count() as i32;
         if count > 0 || until.is_some_and(|until| kernel::now() >= until) {
-            drop(waiters);
             return count;
         }
-        sleeps = false;
     }
 }
 

@@ -6,7 +6,7 @@ use crate::kernel::borrow;
 use crate::next::{self, entries, entries_after};
 use crate::table::{self, Tag};
 use crate::work::using;
-use crate::{descriptors, rules, work};
+use crate::{descriptors, link, rules, sets, spin, work};
 
 /// The process whose tables these are. The child of vfork(2) has them, too, and must not change them.
 static OWN: AtomicI32 = AtomicI32::new(0);
@@ -28,6 +28,7 @@ extern "C" fn before_fork() {
             Tag::Shared(_) => {
                 if let Some(connection) = using(fd) {
                     connection.held().forked.store(1, Ordering::SeqCst);
+                    sets::before_fork();
                 }
             }
             _ => {}
@@ -38,7 +39,9 @@ extern "C" fn before_fork() {
 extern "C" fn in_child() {
     OWN.store(pid(), Ordering::Relaxed);
     work::forget_thread();
-    for number in 0..table::SLOTS {
+    sets::in_child();
+    link::in_child();
+    for number in table::used() {
         // Only this thread has come along.
         table::slot(number).users.store(0, Ordering::SeqCst);
         table::slot(number).waiters.store(0, Ordering::SeqCst);
@@ -136,6 +139,7 @@ extern "C" fn start() {
     OWN.store(pid(), Ordering::Relaxed);
     next::resolve_all();
     rules::read();
+    spin::start();
     // SAFETY: three functions that stay as long as the process.
     unsafe { libc::pthread_atfork(Some(before_fork_hook), None, Some(in_child_hook)) };
 }

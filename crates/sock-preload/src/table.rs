@@ -8,10 +8,12 @@ use memory::backing::Memfd;
 use memory::stream::Pair;
 use sock::end::Own;
 
+use crate::link::{self, Link};
+
 /// Descriptors from this number on are never looked at.
 pub const LIMIT: usize = 1 << 16;
 /// Connections that may have shared memory at the same time.
-pub const SLOTS: usize = 128;
+pub const SLOTS: usize = 4096;
 
 /// What is known of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,9 +80,19 @@ pub fn tag(fd: i32) -> Tag {
 /// Sets a descriptor's tag.
 pub fn set_tag(fd: i32, tag: Tag) {
     if let Some(word) = index(fd).and_then(|fd| TAGS.get(fd)) {
-        word.store(tag.word(), Ordering::SeqCst);
+        let before = word.swap(tag.word(), Ordering::SeqCst);
+        let is_own = |word| u64::from(word == Tag::Ours.word());
+        OWN.fetch_add(is_own(tag.word()).wrapping_sub(is_own(before)), Ordering::Relaxed);
         HIGHEST.fetch_max(fd, Ordering::Relaxed);
     }
+}
+
+/// Descriptors of this library.
+static OWN: AtomicU64 = AtomicU64::new(0);
+
+/// How many descriptors this library has.
+pub fn count_of_own() -> u64 {
+    OWN.load(Ordering::Relaxed)
 }
 
 /// Sets a descriptor's tag if it is still this one.
@@ -140,6 +152,8 @@ pub struct Held {
 pub struct Watch {
     /// The set's descriptor + 1; 0: none.
     pub set: AtomicI32,
+    /// The set's number in [`crate::sets`].
+    pub entry: AtomicU32,
     /// The descriptor under which the connection is in the set.
     pub fd: AtomicI32,
     pub events: AtomicU32,
@@ -165,9 +179,11 @@ pub struct Slot {
     pub pair: UnsafeCell<Option<Pair<Memfd>>>,
     /// A page of its own, which forked children share.
     pub held: AtomicPtr<Held>,
-    /// The eventfd that wakes this end, and the other end's.
-    pub bell: AtomicI32,
-    pub their_bell: AtomicI32,
+    /// 1 + the number of the link to the other end's process, and the connection's number on it.
+    pub link: AtomicU32,
+    pub number: AtomicU32,
+    /// The bells that the other end's process has at the latest when it has the connection.
+    pub bells: AtomicU32,
     /// Where the other end is waited for, and how many calls have been made meanwhile.
     pub listener: AtomicI32,
     /// 1: `listener` is the connection of the end that came there.
@@ -195,8 +211,9 @@ static TABLE: [Slot; SLOTS] = [const {
         waiters: AtomicU32::new(0),
         pair: UnsafeCell::new(None),
         held: AtomicPtr::new(core::ptr::null_mut()),
-        bell: AtomicI32::new(-1),
-        their_bell: AtomicI32::new(-1),
+        link: AtomicU32::new(0),
+        number: AtomicU32::new(0),
+        bells: AtomicU32::new(0),
         listener: AtomicI32::new(-1),
         has_come: AtomicU32::new(0),
         calls: AtomicU32::new(0),
@@ -206,6 +223,7 @@ static TABLE: [Slot; SLOTS] = [const {
         taken: AtomicU64::new(0),
         watch: Watch {
             set: AtomicI32::new(0),
+            entry: AtomicU32::new(0),
             fd: AtomicI32::new(-1),
             events: AtomicU32::new(0),
             data: AtomicU64::new(0),
@@ -217,16 +235,40 @@ static TABLE: [Slot; SLOTS] = [const {
     }
 }; SLOTS];
 
+impl Slot {
+    /// Its number.
+    pub fn index(&self) -> usize {
+        (core::ptr::from_ref(self).addr() - (&raw const TABLE).addr()) / size_of::<Slot>()
+    }
+
+    /// The link to the other end's process.
+    pub fn link(&self) -> Option<&'static Link> {
+        (self.link.load(Ordering::Relaxed) as usize).checked_sub(1).map(link::link)
+    }
+}
+
 /// A slot by its number.
 pub fn slot(number: usize) -> &'static Slot {
     &TABLE[number % SLOTS]
 }
 
+/// The slots that have ever been used lie below this number.
+static USED: AtomicU32 = AtomicU32::new(0);
+
 /// Takes a free slot.
 pub fn claim() -> Option<usize> {
-    (0..SLOTS).find(|number| {
+    let claimed = (0..SLOTS).find(|number| {
         let slot = slot(*number);
         slot.users.load(Ordering::SeqCst) == 0
             && slot.holders.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok()
-    })
+    });
+    if let Some(number) = claimed {
+        USED.fetch_max(number as u32 + 1, Ordering::SeqCst);
+    }
+    claimed
+}
+
+/// The slots that may have been used.
+pub fn used() -> core::ops::Range<usize> {
+    0..USED.load(Ordering::SeqCst) as usize
 }

@@ -8,8 +8,9 @@ use memory::stream::{PairWay, Stream};
 use sock::end::{End, Writable};
 
 use crate::kernel::{self, Tcp};
+use crate::link::Inside;
 use crate::table::{self, Held, Slot, Tag};
-use crate::{descriptors, epoll, next};
+use crate::{descriptors, epoll, next, spin};
 
 /// A connection that is being worked on: its memory stays until this is dropped.
 pub struct Use {
@@ -62,8 +63,10 @@ const LOOK_OFTEN: u64 = 10_000;
 /// How long a thread waits for a lock of senders whose owner does not come on, before it takes the connection off the
 /// ring.
 const PATIENCE: u64 = 200_000_000;
-/// How long a wait may last where several wait for one bell, which wakes only one of them for certain.
+/// How long a wait may last where several processes wait for one bell, which wakes only one of them for certain.
 const SHARED_WAIT: u64 = 20_000_000;
+/// How long it may where there is no bell for it.
+const DEAF_WAIT: u64 = 1_000_000;
 const PEER_GONE: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
 
 impl Drop for Use {
@@ -221,16 +224,31 @@ impl Use {
         held.send_timeout.store(0, Ordering::Relaxed);
     }
 
-    /// Most nanoseconds that a wait may last without a look; `None`: as long as it likes. `others`: other threads
-    /// wait as well.
-    pub fn longest_wait(&self, others: bool) -> Option<u64> {
+    /// Most nanoseconds that a wait may last without a look; `None`: as long as it likes.
+    pub fn longest_wait(&self, has_bell: bool) -> Option<u64> {
         let is_shared = self.held().forked.load(Ordering::Relaxed) != 0;
-        (others || is_shared || self.slot.waiters.load(Ordering::SeqCst) > 1).then_some(SHARED_WAIT)
+        if has_bell { is_shared.then_some(SHARED_WAIT) } else { Some(DEAF_WAIT) }
     }
 
-    /// Whether a thread waits for it in an epoll set.
-    pub fn is_waited_for_in_set(&self) -> bool {
-        epoll::is_waited_for(self.slot.watch.set.load(Ordering::Relaxed) - 1)
+    /// Something has changed at this end: those who wait for it look again.
+    pub fn look_again(&self) {
+        epoll::mark(self.slot);
+        if let Some(link) = self.slot.link() {
+            link.ring_own(self.end().incoming.bells());
+        }
+    }
+
+    /// The bells by which the other end can wake this one.
+    pub fn bells(&self) -> u32 {
+        self.slot.link().map_or(0, |link| link.usable(self.slot.bells.load(Ordering::Relaxed)))
+    }
+
+    /// Begins to sleep by a bell, and announces it. `None`: there is no bell for calls; to be done once for each link.
+    pub fn sleep(&self, preferred: usize) -> Option<Inside> {
+        let inside = self.slot.link()?.enter(preferred, self.bells())?;
+        self.end().incoming.add_bells(1 << inside.number);
+        inside.link().mine().announce(inside.number);
+        Some(inside)
     }
 
     /// Waits until there may be something to read, or room to write. False: the time is over.
@@ -238,16 +256,16 @@ impl Use {
     /// # Errors
     /// EINTR, if the call must end with it.
     pub fn wait(&self, for_reading: bool, until: Option<u64>) -> Result<bool, i32> {
-        self.slot.waiters.fetch_add(1, Ordering::SeqCst);
-        let outcome = self.wait_once(for_reading, until);
-        self.slot.waiters.fetch_sub(1, Ordering::SeqCst);
-        outcome
-    }
-
-    fn wait_once(&self, for_reading: bool, until: Option<u64>) -> Result<bool, i32> {
         let end = self.end();
+        if for_reading && end.receives_by_ring() {
+            let written = end.incoming.written();
+            if spin::look(|| end.incoming.written() != written || end.needs_service()) {
+                self.serve();
+                return Ok(true);
+            }
+        }
         // A reader is also woken to serve its own direction.
-        end.incoming.announce_sleep();
+        let inside = self.sleep(self.number);
         let there = if for_reading {
             end.is_readable() != Ok(false)
         } else {
@@ -261,14 +279,14 @@ impl Use {
         let by_kernel = if for_reading { end.needs_service() } else { end.writable() == Writable::AsKernel };
         let mut events = if for_reading { libc::POLLIN } else { libc::POLLRDHUP };
         events |= if by_kernel { libc::POLLOUT } else { 0 };
-        let bell = self.slot.bell.load(Ordering::Relaxed);
+        let bell = inside.as_ref().map_or(-1, Inside::fd);
         let mut fds = [
             libc::pollfd { fd: self.fd, events, revents: 0 },
             libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 },
         ];
         let now = kernel::now();
         let left = until.map(|until| until.saturating_sub(now));
-        let most = match (left, self.longest_wait(self.is_waited_for_in_set())) {
+        let most = match (left, self.longest_wait(inside.is_some())) {
             (Some(left), Some(most)) => Some(left.min(most)),
             (left, most) => left.or(most),
         };
@@ -276,13 +294,17 @@ impl Use {
         let time = time.as_ref().map_or(core::ptr::null(), |time| &raw const *time);
         // SAFETY: the array and the time live until the call returns; no mask.
         let n = next::uncancelled(|| unsafe { next::ppoll()(fds.as_mut_ptr(), 2, time, core::ptr::null()) });
+        let error = next::errno();
+        let rung = n > 0 && fds[1].revents != 0;
+        if let Some(inside) = inside {
+            inside.leave(rung);
+        }
+        if rung {
+            spin::slept(kernel::now() - now);
+        }
         if n < 0 {
-            let error = next::errno();
             let restart = error == libc::EINTR && until.is_none() && handlers_restart();
             return if restart { Ok(true) } else { Err(error) };
-        }
-        if fds[1].revents != 0 {
-            kernel::drain(bell);
         }
         if fds[0].revents & PEER_GONE != 0 {
             self.held().own.note_end();

@@ -48,8 +48,8 @@ pub trait Kernel {
     fn written(&self) -> Option<u64>;
     /// Bytes that have arrived so far, and how many of them are unread; both of one moment.
     fn arrived(&self) -> Option<(u64, u64)>;
-    /// Wakes whoever waits at the other end.
-    fn ring(&self);
+    /// Tells the other end that something has changed, and wakes whoever waits there by one of these bells.
+    fn tell(&self, bells: u32);
     /// Whether it is time to look at the socket, though nothing says that it has news.
     fn is_due(&self) -> bool {
         true
@@ -223,9 +223,7 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
     }
 
     fn wake(&self) {
-        if self.out.must_wake() {
-            self.kernel.ring();
-        }
+        self.kernel.tell(self.out.bells());
     }
 
     fn leave(&self) {
@@ -288,7 +286,7 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
     pub fn receive_by_tcp(&self) {
         self.own.stay();
         self.incoming.ask_to_retract();
-        self.kernel.ring();
+        self.wake();
     }
 
     /// After [`End::receive_by_tcp`]: whether TCP alone has all that is still to be read. `None`: not yet. False:
@@ -323,7 +321,7 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
             let some = self.incoming.read(to, peek)?;
             if some > 0 {
                 if !peek && self.incoming.must_make_room_known() {
-                    self.kernel.ring();
+                    self.wake();
                 }
                 return Ok(Ok(some));
             }

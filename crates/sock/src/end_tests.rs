@@ -120,7 +120,7 @@ impl Kernel for Tcp {
         Some((pipe.arrived, pipe.queue.len() as u64))
     }
 
-    fn ring(&self) {
+    fn tell(&self, _bells: u32) {
         let bell = &self.net.rung[1 - self.side];
         bell.set(bell.get() + 1);
     }

@@ -2,7 +2,8 @@
 //!
 //! Whichever end has seen its second message looks for an abstract unix socket whose name is made of the connection's
 //! two addresses. If nobody listens there it listens itself, for a while; else it makes the memory and sends it
-//! there, with a bell for each end ([`Hello`]). Abstract names belong to a network namespace, as do the addresses; so
+//! there ([`Hello`]). With it go the page of the link between the two processes (`memory::link`) and a pair of bells,
+//! if the other process may not have them yet. Abstract names belong to a network namespace, as do the addresses; so
 //! the two are ends of one connection, or one of them is another process of the same user that pretends to be. No
 //! byte is sent by the connection itself.
 
@@ -21,7 +22,7 @@ pub fn name(local: SocketAddr, remote: SocketAddr) -> Option<(String, bool)> {
         return None;
     }
     let (low, high) = if local < remote { (local, remote) } else { (remote, local) };
-    Some((format!("softrnic/sock/1/{}-{}", digits(low), digits(high)), local < remote))
+    Some((format!("softrnic/sock/2/{}-{}", digits(low), digits(high)), local < remote))
 }
 
 fn digits(address: SocketAddr) -> String {
@@ -32,25 +33,38 @@ fn digits(address: SocketAddr) -> String {
     }
 }
 
-/// What comes with the memory and the two bells.
+/// What comes with the files: the memory, the link's page, and for each of `bells` one that wakes the receiver and one
+/// that wakes the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
     /// The sender's address, as it sees it.
     pub local: SocketAddr,
     /// Its peer's.
     pub remote: SocketAddr,
+    /// The link between the two processes, a number at random.
+    pub link: u64,
+    /// Whether the sender has made the link.
+    pub is_maker: bool,
+    /// The connection's number on the link. The one that has made the link counts with even numbers, the other with odd
+    /// ones; bells likewise.
+    pub number: u32,
+    /// The bells that come along, one bit each.
+    pub bells: u32,
 }
 
 /// Bytes of a [`Hello`].
-pub const LEN: usize = 8 + 2 * 18;
-const MAGIC: [u8; 8] = *b"srsock\x00\x01";
+pub const LEN: usize = 8 + 2 * 18 + 20;
+const MAGIC: [u8; 8] = *b"srsock\x00\x02";
 
 impl Hello {
     /// The message.
     pub fn emit(&self) -> [u8; LEN] {
         let mut bytes = [0; LEN];
-        let (magic, addresses) = bytes.split_at_mut(MAGIC.len());
+        let (magic, rest) = bytes.split_at_mut(MAGIC.len());
         magic.copy_from_slice(&MAGIC);
+        let (addresses, link) = rest.split_at_mut(2 * 18);
+        let numbers = [u32::from(self.is_maker), self.number, self.bells].map(u32::to_be_bytes).concat();
+        link.copy_from_slice(&[&self.link.to_be_bytes()[..], &numbers].concat());
         for (field, address) in addresses.chunks_exact_mut(18).zip([self.local, self.remote].map(canonical)) {
             let ip = match address.ip() {
                 IpAddr::V4(ip) => ip.to_ipv6_mapped(),
@@ -64,8 +78,18 @@ impl Hello {
     /// Reads a message; `None` if it is none.
     pub fn parse(bytes: &[u8]) -> Option<Hello> {
         let rest = bytes.strip_prefix(&MAGIC)?;
-        let (local, remote) = rest.split_at_checked(18)?;
-        Some(Hello { local: address(local)?, remote: address(remote)? })
+        let (local, rest) = rest.split_at_checked(18)?;
+        let (remote, rest) = rest.split_at_checked(18)?;
+        let (link, rest) = rest.split_first_chunk()?;
+        let &[is_maker, number, bells] = rest.as_chunks::<4>().0 else { return None };
+        Some(Hello {
+            local: address(local)?,
+            remote: address(remote)?,
+            link: u64::from_be_bytes(*link),
+            is_maker: u32::from_be_bytes(is_maker) != 0,
+            number: u32::from_be_bytes(number),
+            bells: u32::from_be_bytes(bells),
+        })
     }
 }
 
@@ -93,7 +117,14 @@ mod tests {
 
     #[test]
     fn a_message_is_read_as_it_was_written_and_no_other() {
-        let hello = Hello { local: "[::1]:443".parse().unwrap(), remote: "10.0.0.1:5".parse().unwrap() };
+        let hello = Hello {
+            local: "[::1]:443".parse().unwrap(),
+            remote: "10.0.0.1:5".parse().unwrap(),
+            link: 0x0123_4567_89AB_CDEF,
+            is_maker: true,
+            number: 4094,
+            bells: 1 << 15,
+        };
         let bytes = hello.emit();
         assert_eq!(Hello::parse(&bytes), Some(hello));
         assert_eq!((Hello::parse(&bytes[1..]), Hello::parse(&bytes[..LEN - 1])), (None, None));
