@@ -164,6 +164,8 @@ pub struct Engine<P: Env> {
     is_iwarp: bool,
     /// Queue pairs over TCP connections that have something to send, or have ended.
     streams: VecDeque<QpId>,
+    /// The buffer of the connection that sends next.
+    spare_output: Vec<u8>,
 }
 
 impl<P: Env> Engine<P> {
@@ -217,6 +219,7 @@ impl<P: Env> Engine<P> {
             tickets: Vec::new(),
             is_iwarp: false,
             streams: VecDeque::new(),
+            spare_output: Vec::new(),
         }
     }
 

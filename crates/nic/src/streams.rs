@@ -9,7 +9,7 @@ use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 use ::verbs::{Errno, QpId, Qpn, Result};
-use iwarp::mpa::Agreed;
+use iwarp::mpa::{Agreed, Role};
 use memory::fds::{FdSet, TrackedFd};
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -34,6 +34,12 @@ const BATCH: usize = 32;
 const WRITES: u32 = 4;
 /// How long requests may take that were posted before the program ended the connection, in nanoseconds.
 const CLOSE_PATIENCE: u64 = 5_000_000_000;
+/// How long an initiator holds back its first bytes behind the responder's reply, in nanoseconds. Linux's siw looks for
+/// bytes only when some come after it has made itself ready, which it does behind its reply: bytes that come earlier
+/// lie there until more come, and the connection hangs if those wait for an answer.
+const HOLD: u64 = 2_000_000;
+/// The times between nudges: messages of no bytes, for an siw that took longer to make itself ready.
+const NUDGES: [u64; 4] = [20_000_000, 100_000_000, 500_000_000, 2_000_000_000];
 /// How long the peer's FIN is awaited behind this side's, in nanoseconds. Until it comes, what the peer has sent is
 /// read and thrown away: bytes that are not read make TCP send RST, which would destroy a Terminate message on its way.
 const LINGER: u64 = 2_000_000_000;
@@ -51,6 +57,11 @@ struct Conn {
     wants_room: bool,
     /// When the connection is given up; `u64::MAX`: never.
     until: u64,
+    /// When the first bytes may be sent, then when the next nudge is due; 0: neither is to come.
+    hold: u64,
+    /// The first bytes may be sent.
+    begun: bool,
+    nudges: usize,
 }
 
 /// The connections of an adapter.
@@ -95,7 +106,17 @@ impl Streams {
         let Some(epoll) = &self.epoll else { return Err(Errno::EIO) };
         self.last += 1;
         epoll::add(epoll.as_fd(), &socket, EventData::new_u64(self.last), EventFlags::IN).map_err(errno)?;
-        let conn = Conn { socket, qp: None, tail: Vec::new(), finished: false, wants_room: false, until: u64::MAX };
+        let conn = Conn {
+            socket,
+            qp: None,
+            tail: Vec::new(),
+            finished: false,
+            wants_room: false,
+            until: u64::MAX,
+            hold: 0,
+            begun: true,
+            nudges: 0,
+        };
         self.conns.insert(self.last, conn);
         Ok(self.last)
     }
@@ -240,7 +261,7 @@ impl Core {
 
     fn write_stream(&mut self, key: u64, qp: QpId, now: u64) {
         let Some(conn) = self.streams.conns.get(&key) else { return };
-        if conn.wants_room {
+        if conn.wants_room || !conn.begun {
             return;
         }
         for _ in 0..WRITES {
@@ -311,9 +332,23 @@ impl Core {
         }
     }
 
-    /// Ends the connections whose time is over.
+    /// Goes on with connections that were held back, and ends those whose time is over.
     #[cold]
     fn end_late_streams(&mut self, now: u64) {
+        for conn in self.streams.conns.values_mut().filter(|conn| conn.hold != 0 && conn.hold <= now) {
+            let Some(qp) = conn.qp else {
+                conn.hold = 0;
+                continue;
+            };
+            if !std::mem::replace(&mut conn.begun, true) {
+                self.engine.stream_writable(qp);
+            } else if !self.engine.nudge_stream(qp, now) {
+                conn.hold = 0;
+                continue;
+            }
+            conn.hold = NUDGES.get(conn.nudges).map_or(0, |pause| now + pause);
+            conn.nudges += 1;
+        }
         let late = self.streams.conns.iter().filter(|(_, conn)| conn.until <= now);
         let late: Vec<(u64, Option<QpId>)> = late.map(|(key, conn)| (*key, conn.qp)).collect();
         for (key, qp) in late {
@@ -327,7 +362,8 @@ impl Core {
                 None => self.streams.remove(key),
             }
         }
-        self.streams.deadline = self.streams.conns.values().map(|conn| conn.until).min().unwrap_or(u64::MAX);
+        let next = |conn: &Conn| if conn.hold == 0 { conn.until } else { conn.until.min(conn.hold) };
+        self.streams.deadline = self.streams.conns.values().map(next).min().unwrap_or(u64::MAX);
     }
 
     /// Takes leave of the connection of a queue pair that is about to be destroyed, if it has one.
@@ -353,8 +389,12 @@ impl Nic {
         match core.engine.attach_stream(Qpn::new(qpn), agreed, FPDU, before, now) {
             Ok(qp) => {
                 core.want_exact_time(); // no poll goes past the connections
+                let hold = if agreed.role == Role::Initiator { now + HOLD } else { 0 };
                 if let Some(conn) = core.streams.conns.get_mut(&key) {
-                    conn.qp = Some(qp);
+                    (conn.qp, conn.hold, conn.begun) = (Some(qp), hold, hold == 0);
+                }
+                if hold != 0 {
+                    core.streams.deadline = core.streams.deadline.min(hold);
                 }
                 if let Some(at) = core.engine.stream_deadline(qp) {
                     core.streams.give_up_at(key, at);

@@ -131,6 +131,7 @@ impl<P: Env> Engine<P> {
         if qp.state != QpState::Rts {
             return;
         }
+        state.heard = true;
         let mut pending = std::mem::take(&mut state.pending);
         let joined = if pending.is_empty() {
             bytes

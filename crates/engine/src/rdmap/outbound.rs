@@ -109,6 +109,14 @@ pub(super) fn add_urgent(state: &mut StreamState) -> bool {
     stream.urgent(&mut Plain(output))
 }
 
+/// Appends a WRITE of no bytes. Where it goes is not looked at (RFC 5040, section 5.1).
+pub(super) fn add_nothing(state: &mut StreamState) {
+    let StreamState { stream, output, .. } = state;
+    if stream.start(Work::Write { stag: RKey(1), offset: 0, len: 0 }).is_ok() {
+        let _ = stream.send(&[][..], &mut Plain(output));
+    }
+}
+
 /// The operations of iWARP (RFC 5040, section 5); those of RFC 7306 are not supported.
 fn is_supported(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::Send | Opcode::SendWithInv | Opcode::RdmaWrite | Opcode::RdmaRead)
@@ -130,6 +138,9 @@ impl<P: Env> Engine<P> {
         if state.taken > 0 && state.rest().len() < state.taken {
             state.output.drain(..std::mem::take(&mut state.taken));
         }
+        if state.output.capacity() == 0 {
+            state.output = std::mem::take(&mut self.spare_output);
+        }
         while state.rest().len() < most {
             if add_urgent(state) {
                 continue;
@@ -145,6 +156,9 @@ impl<P: Env> Engine<P> {
                 Some(Current::Request) => self.segment_of_request(qp, state, now),
                 Some(Current::Response) => self.segment_of_response(qp, state),
             }
+        }
+        if state.rest().is_empty() {
+            self.put_output_aside(state);
         }
         self.retire(qp, now);
     }

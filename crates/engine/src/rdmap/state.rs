@@ -40,6 +40,8 @@ pub(crate) struct StreamState {
     /// Bytes that came and are no whole FPDU.
     pub pending: Vec<u8>,
     pub tagged: Tagged,
+    /// Bytes have come from the peer.
+    pub heard: bool,
     /// The program has asked for the end: it comes when all that was posted is done.
     pub closing: bool,
     /// The connection is over: the driver takes the rest of the output out.
@@ -57,6 +59,7 @@ impl StreamState {
             taken: 0,
             pending: Vec::new(),
             tagged: Tagged::Write,
+            heard: false,
             closing: false,
             over: false,
         }

@@ -78,14 +78,23 @@ impl<P: Env> Engine<P> {
         self.with_stream(id, now, |engine, qp, state| {
             state.taken = (state.taken + bytes).min(state.output.len());
             if state.rest().is_empty() {
-                state.output.clear();
-                state.taken = 0;
+                engine.put_output_aside(state);
                 for e in qp.inflight.iter_mut().take(qp.cursor) {
                     e.done |= e.out && e.opcode != Opcode::RdmaRead;
                 }
                 engine.retire(qp, now);
             }
         });
+    }
+
+    /// Keeps one buffer for the output of all connections: idle ones have none.
+    pub(super) fn put_output_aside(&mut self, state: &mut StreamState) {
+        let mut output = std::mem::take(&mut state.output);
+        (state.taken, state.output) = (0, Vec::new());
+        if output.capacity() > self.spare_output.capacity() {
+            output.clear();
+            self.spare_output = output;
+        }
     }
 
     /// Notes that TCP takes nothing at the moment: the connection is not asked for output until
@@ -127,6 +136,19 @@ impl<P: Env> Engine<P> {
     /// True if the connection is over, or the queue pair has none (any more).
     pub fn stream_is_over(&self, id: QpId) -> bool {
         self.qps.get(id).and_then(|qp| qp.stream.as_ref()).is_none_or(|state| state.over)
+    }
+
+    /// Sends a WRITE of no bytes, which has no effect but that bytes come (RFC 5040, section 5.1), if nothing has come
+    /// from the peer and nothing is to be sent. False: the peer has been heard, and needs none.
+    pub fn nudge_stream(&mut self, id: QpId, now: Nanos) -> bool {
+        let nudged = self.with_stream(id, now, |_, _, state| {
+            if !state.heard && state.current.is_none() && state.rest().is_empty() {
+                super::outbound::add_nothing(state);
+            }
+            !state.heard
+        });
+        self.streams.push_back(id);
+        nudged.unwrap_or(false)
     }
 
     /// When [`Engine::stream_is_late`] is to be called: a message that says "ready to receive" is awaited.

@@ -198,3 +198,42 @@ fn a_close_waits_for_what_was_posted() {
     assert_eq!(w.nodes[1].engine.qp_state(ids[1]), Ok(QpState::Err));
     assert_eq!(events(&mut w, 1), [], "an orderly end is no error");
 }
+
+/// An idle connection keeps no buffer, however much has gone over it.
+#[test]
+fn an_idle_connection_is_small() {
+    let (mut w, ids) = connected(10, true, false);
+    let from = [w.sge(0, 0, 30000)];
+    for id in 0..8 {
+        w.post(0, ids[0], Opcode::RdmaWrite, w.rdma(1, 0), &from, id).unwrap();
+    }
+    carry(&mut w, ids, 1 << 20);
+    assert_eq!(statuses(&mut w, 0).len(), 8);
+    for node in [0, 1] {
+        let qp = w.nodes[node].engine.qps.get(ids[node]).unwrap();
+        let state = qp.stream.as_ref().unwrap();
+        assert_eq!((state.output.capacity(), state.pending.capacity()), (0, 0), "node {node}");
+    }
+}
+
+/// A nudge has no effect but that bytes come, and a peer that has been heard gets none.
+#[test]
+fn a_nudge_says_nothing() {
+    let (mut w, ids) = connected(8, true, false);
+    let now = w.now;
+    let first = w.nodes[0].engine.stream_output(ids[0], 4096, now).len();
+    w.nodes[0].engine.stream_sent(ids[0], first, now);
+    assert!(w.nodes[0].engine.nudge_stream(ids[0], now));
+    let nudge = w.nodes[0].engine.stream_output(ids[0], 4096, now).to_vec();
+    assert_eq!(nudge.len(), 20, "a WRITE of no bytes");
+    let (mut other, theirs) = connected(8, true, false);
+    let ready = other.nodes[0].engine.stream_output(theirs[0], 4096, now).to_vec();
+    w.nodes[1].engine.stream_input(ids[1], &[ready, nudge.clone()].concat(), now);
+    w.nodes[0].engine.stream_sent(ids[0], nudge.len(), now);
+    let from = [w.sge(1, 0, 8)];
+    w.post(1, ids[1], Opcode::RdmaWrite, w.rdma(0, 0), &from, 1).unwrap();
+    carry(&mut w, ids, 1 << 20);
+    assert_eq!(statuses(&mut w, 1), [(1, St::Success)]);
+    assert!(!w.nodes[0].engine.nudge_stream(ids[0], now));
+    assert!(w.nodes[0].engine.stream_output(ids[0], 4096, now).is_empty());
+}
