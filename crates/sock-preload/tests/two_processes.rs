@@ -434,7 +434,7 @@ fn a_handler_may_write_where_it_has_interrupted_a_write() {
 /// Answers by this library, and reads past it: what comes, comes by TCP. At last it sends to an end that has closed.
 fn deaf(mut stream: TcpStream, moves: bool) {
     let mut sent = 0;
-    for _ in 0..20 {
+    for _ in 0..100 {
         let mut buffer = [0u8; 100];
         let mut got = 0;
         while got < buffer.len() {
@@ -461,7 +461,7 @@ fn deaf(mut stream: TcpStream, moves: bool) {
 
 /// Exchanges some messages, sends until nothing fits any more, so that the FIN is behind much, and closes.
 fn flood(mut stream: TcpStream) {
-    for n in 0..20 {
+    for n in 0..100 {
         let mut back = [0; 100];
         stream.write_all(&[n; 100]).unwrap();
         stream.read_exact(&mut back).unwrap();
