@@ -131,6 +131,8 @@ fn role() {
         "deaf" => deaf(accept(), moves),
         "flood" => flood(connect()),
         "records" => records(),
+        "many-echo" => many_echo(),
+        "many" => many(words[1].parse().unwrap(), moves),
         "interrupted" => interrupted(words[1].parse().unwrap()),
         other => panic!("{other}"),
     }
@@ -424,6 +426,82 @@ fn interrupted(port: u16) {
         }
         assert!(u32::from_le_bytes(ack) <= BY_HANDLER.load(SeqCst));
     }
+}
+
+const MANY: usize = 48;
+
+/// Sends back what comes by many connections, which are all in one epoll set.
+fn many_echo() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    println!("\nport {}", listener.local_addr().unwrap().port());
+    std::io::stdout().flush().unwrap();
+    // SAFETY: no pointers.
+    let set = unsafe { libc::epoll_create1(0) };
+    let mut streams: Vec<Option<TcpStream>> = Vec::new();
+    for number in 0..MANY {
+        let (stream, _) = listener.accept().unwrap();
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: number as u64 };
+        // SAFETY: an event that lives until the call returns.
+        assert_eq!(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, stream.as_raw_fd(), &raw mut event) }, 0);
+        streams.push(Some(stream));
+    }
+    let (mut left, mut buffer) = (MANY, [0; 4096]);
+    while left > 0 {
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 7];
+        // SAFETY: room for seven events.
+        let got = unsafe { libc::epoll_wait(set, events.as_mut_ptr(), 7, 30_000) };
+        assert!(got > 0, "{left} connections are left, and nothing comes");
+        for event in &events[..got as usize] {
+            let number = event.u64 as usize;
+            let stream = streams[number].as_mut().unwrap();
+            match stream.read(&mut buffer).unwrap() {
+                0 => {
+                    streams[number] = None;
+                    left -= 1;
+                }
+                some => stream.write_all(&buffer[..some]).unwrap(),
+            }
+        }
+    }
+}
+
+/// Talks by many connections: first by all at once, then each by a thread of its own that waits in a call.
+fn many(port: u16, moves: bool) {
+    let mut streams: Vec<TcpStream> = (0..MANY).map(|_| TcpStream::connect(("127.0.0.1", port)).unwrap()).collect();
+    let data = |number: usize, round: usize| vec![(number * 7 + round) as u8; 1 + (number + round) * 13 % 500];
+    for round in 0..30 {
+        for (number, stream) in streams.iter_mut().enumerate() {
+            stream.write_all(&data(number, round)).unwrap();
+        }
+        for (number, stream) in streams.iter_mut().enumerate() {
+            let mut back = data(number, round + 1);
+            back.resize(data(number, round).len(), 0);
+            stream.read_exact(&mut back).unwrap();
+            assert!(back == data(number, round), "connection {number}, round {round}");
+        }
+    }
+    let total = |number| (0..30).map(|round| data(number, round).len() as u64).sum::<u64>();
+    let moved = streams.iter().enumerate().filter(|(number, stream)| by_tcp(stream) < total(*number)).count();
+    // One whose ends looked for each other when there was no memory or descriptor for it may stay with TCP.
+    assert!(if moves { moved > MANY / 2 } else { moved == 0 }, "{moved} of {MANY} connections moved");
+    std::thread::scope(|scope| {
+        for (number, mut stream) in streams.into_iter().enumerate() {
+            scope.spawn(move || {
+                for round in 0..100 {
+                    let mut back = data(number, round);
+                    stream.write_all(&back).unwrap();
+                    back.fill(0);
+                    stream.read_exact(&mut back).unwrap();
+                    assert!(back == data(number, round), "connection {number}, round {round}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn many_connections_wake_a_set_and_the_threads_that_wait_for_each() {
+    PAIRS.into_iter().for_each(|with| pair("many-echo", "many", with));
 }
 
 #[test]
