@@ -8,6 +8,7 @@ use crate::run::Program;
 use crate::{Options, root, target_dir};
 
 use super::net::{Ip, Missing, Net, Weather};
+use super::sandbox::Sandbox;
 
 /// The limit of a case of a second, or of some seconds on the bad network.
 const LIMIT: Duration = Duration::from_secs(100);
@@ -34,16 +35,62 @@ const PEERS: &[(&str, &str, usize)] = &[
     ("--private 508", "--private 508", 64),
 ];
 
+/// A server and a client on the device; `@` is the server's address.
+struct Pair {
+    server: &'static str,
+    client: &'static str,
+    port: u16,
+    /// The server does not end by itself.
+    stays: bool,
+    /// What the client prints.
+    wants: &'static str,
+    /// On the bad network, too, where each loss costs a fifth of a second.
+    anywhere: bool,
+}
+
+/// The port of librdmacm's own programs.
+const RDMACM: u16 = 7471;
+
+/// The port of perftest.
+const PERFTEST: u16 = 18515;
+
+#[rustfmt::skip]
+const PAIRS: &[Pair] = &[
+    Pair { server: "rping -s -a @ -p 7174 -v", client: "rping -c -a @ -p 7174 -V -v -C 10", port: PORT, stays: false, wants: "ping data: rdma-ping-9", anywhere: true },
+    Pair { server: "rping -s -a @ -p 7174 -S 65535", client: "rping -c -a @ -p 7174 -V -v -C 10 -S 65535", port: PORT, stays: false, wants: "ping data: rdma-ping-9", anywhere: true },
+    Pair { server: "rping -s -P -a @ -p 7174", client: "rping -c -a @ -p 7174 -V -v -C 5", port: PORT, stays: true, wants: "ping data: rdma-ping-4", anywhere: false },
+    Pair { server: "ucmatose -b @ -p 7471", client: "ucmatose -s @ -p 7471", port: RDMACM, stays: false, wants: "return status 0", anywhere: true },
+    Pair { server: "ucmatose -b @ -p 7471 -c 5 -C 50 -S 5000", client: "ucmatose -s @ -p 7471 -c 5 -C 50 -S 5000", port: RDMACM, stays: false, wants: "return status 0", anywhere: false },
+    Pair { server: "cmtime -b @ -p 7471 -c 20", client: "cmtime -s @ -p 7471 -c 20", port: RDMACM, stays: true, wants: "disconnect", anywhere: true },
+    Pair { server: "rdma_server -s @ -p 7471", client: "rdma_client -s @ -p 7471", port: RDMACM, stays: false, wants: "rdma_client: end 0", anywhere: true },
+    Pair { server: "ib_send_lat -R -s 4000 -n 100 -F", client: "ib_send_lat -R -s 4000 -n 100 -F @", port: PERFTEST, stays: false, wants: " 4000 ", anywhere: false },
+    Pair { server: "ib_write_lat -R -s 64 -n 50 -F", client: "ib_write_lat -R -s 64 -n 50 -F @", port: PERFTEST, stays: false, wants: " 64 ", anywhere: false },
+    Pair { server: "ib_read_lat -R -s 4000 -n 100 -F", client: "ib_read_lat -R -s 4000 -n 100 -F @", port: PERFTEST, stays: false, wants: " 4000 ", anywhere: false },
+    Pair { server: "ib_send_bw -R -a -n 50 -F", client: "ib_send_bw -R -a -n 50 -F @", port: PERFTEST, stays: false, wants: " 8388608 ", anywhere: false },
+    Pair { server: "ib_write_bw -R -s 1048576 -n 50 -F", client: "ib_write_bw -R -s 1048576 -n 50 -F @", port: PERFTEST, stays: false, wants: " 1048576 ", anywhere: false },
+    Pair { server: "ib_read_bw -R -s 1048576 -n 50 -F", client: "ib_read_bw -R -s 1048576 -n 50 -F @", port: PERFTEST, stays: false, wants: " 1048576 ", anywhere: false },
+    Pair { server: "ib_send_bw -R -s 65536 -n 50 -F", client: "ib_send_bw -R -s 65536 -n 50 -F @", port: PERFTEST, stays: false, wants: " 65536 ", anywhere: true },
+    Pair { server: "ib_write_bw -R -s 65536 -n 50 -F -q 4", client: "ib_write_bw -R -s 65536 -n 50 -F -q 4 @", port: PERFTEST, stays: false, wants: " 65536 ", anywhere: true },
+    Pair { server: "ib_read_bw -R -s 65536 -n 50 -F", client: "ib_read_bw -R -s 65536 -n 50 -F @", port: PERFTEST, stays: false, wants: " 65536 ", anywhere: true },
+];
+
 /// Run the suite.
 pub fn iwarp(suite: &mut Suite, options: &Options) {
     if let Err(why) = prepare() {
         return suite.fail("preparation", why);
     }
+    let sandbox = match Sandbox::new("iwarp", &[]) {
+        Ok(sandbox) => sandbox,
+        Err(why) => return suite.fail("preparation", why),
+    };
     let links: [(&str, Result<Net, Missing>); 2] =
         [("veth", Net::veth("veth")), ("bad network", Net::forwarded("bad", WEATHER))];
     for (name, net) in links {
         match net {
-            Ok(net) => link(suite, options, name, &net),
+            Ok(net) => {
+                link(suite, options, name, &net);
+                device(suite, options, &sandbox, name, &net);
+            }
             Err(Missing::Forbidden(why)) => {
                 println!("  SKIPPED iwarp: two hosts, {name}: {why}: nothing here has left its host");
                 suite.skip(format!("two hosts, {name}"), why);
@@ -88,6 +135,45 @@ fn link(suite: &mut Suite, options: &Options, link: &str, net: &Net) {
                 let outcome = peers(net, ip, &log, (ours, theirs), *size);
                 suite.push(name, outcome.map_or_else(Outcome::Failed, |()| Outcome::Passed), None);
             }
+        }
+    }
+}
+
+/// Unmodified programs on the device.
+fn device(suite: &mut Suite, options: &Options, sandbox: &Sandbox, link: &str, net: &Net) {
+    let pairs = PAIRS.iter().filter(|pair| pair.anywhere || link == "veth");
+    for pair in pairs {
+        for ip in [Ip::V4, Ip::V6] {
+            // perftest takes IPv4 without being told; one version is enough for the long ones.
+            if ip == Ip::V6 && !pair.server.contains('@') {
+                continue;
+            }
+            let address = net.address(0, ip);
+            let name = format!("{link}, softiw0: {}", pair.client.replace('@', address));
+            if !options.wants(&name) {
+                continue;
+            }
+            let log = format!("{}-{}", log(link), log(&name));
+            let program = |host: usize, side: &str, line: &str| {
+                let words = net.words(host);
+                sandbox.elsewhere(&words, &format!("{log}.{side}"), &["--device", "iwarp"], &line.replace('@', address))
+            };
+            let server = program(0, "server", pair.server);
+            let client = program(1, "client", pair.client);
+            let done = match pair.stays {
+                false => net.run(server, pair.port, client, LIMIT),
+                true => net.run_beside(server, pair.port, client, LIMIT),
+            };
+            let outcome = done.and_then(|(server, client)| {
+                wants(&client.stdout, pair.wants)?;
+                // rping counts the end that the client makes as an error in some versions.
+                if pair.stays || server.status.is_some() {
+                    Ok(())
+                } else {
+                    Err(format!("server: {}", server.verdict()))
+                }
+            });
+            suite.push(name, outcome.map_or_else(Outcome::Failed, |()| Outcome::Passed), None);
         }
     }
 }

@@ -178,6 +178,31 @@ impl Net {
         client: Program,
         limit: Duration,
     ) -> Result<(Finished, Finished), String> {
+        let (mut server, client) = self.start(server, port, client, limit)?;
+        server.wait(Instant::now() + STEP).map_err(|e| e.to_string())?;
+        Ok((server.finish().map_err(|e| e.to_string())?, client))
+    }
+
+    /// [`Net::run`] for a server that does not end by itself.
+    pub fn run_beside(
+        &self,
+        server: Program,
+        port: u16,
+        client: Program,
+        limit: Duration,
+    ) -> Result<(Finished, Finished), String> {
+        let (server, client) = self.start(server, port, client, limit)?;
+        Ok((server.stop().map_err(|e| e.to_string())?, client))
+    }
+
+    /// Runs the client to its end without an error, and leaves the server.
+    fn start(
+        &self,
+        server: Program,
+        port: u16,
+        client: Program,
+        limit: Duration,
+    ) -> Result<(Running, Finished), String> {
         let mut server = server.spawn().map_err(|e| e.to_string())?;
         let started = Instant::now();
         while !self.listens(0, port) {
@@ -188,15 +213,12 @@ impl Net {
             sleep(Duration::from_millis(5));
         }
         let client = client.run(limit).map_err(|e| e.to_string())?;
-        // What it still has to do after a client without an error is little.
-        let grace = if client.ok() { STEP } else { Duration::from_secs(1) };
-        server.wait(Instant::now() + grace).map_err(|e| e.to_string())?;
-        let server = server.finish().map_err(|e| e.to_string())?;
         if client.ok() {
-            Ok((server, client))
-        } else {
-            Err(format!("client: {}; server: {}", client.verdict(), server.verdict()))
+            return Ok((server, client));
         }
+        server.wait(Instant::now() + Duration::from_secs(1)).map_err(|e| e.to_string())?;
+        let server = server.finish().map_err(|e| e.to_string())?;
+        Err(format!("client: {}; server: {}", client.verdict(), server.verdict()))
     }
 }
 

@@ -195,10 +195,21 @@ impl Sandbox {
         self.command(&[], log).args([program]).args(args)
     }
 
+    /// `softrnic run OPTIONS -- LINE` as the user, by a command that runs it elsewhere.
+    pub fn elsewhere(&self, words: &[String], log: &str, options: &[&str], line: &str) -> Program {
+        let made = Program::new(&words[0], self.logs.join(log)).args(&words[1..]).args(&self.prefix);
+        let made = made.args([self.dir.join("softrnic")]).args(["run"]).args(options).args(["--"]);
+        self.surround(made).args(line.split_whitespace())
+    }
+
     fn command(&self, wrapper: &[&str], log: &str) -> Program {
-        let mut made = Program::new(&self.prefix[0], self.logs.join(log))
-            .args(&self.prefix[1..])
-            .args(wrapper)
+        let made = Program::new(&self.prefix[0], self.logs.join(log)).args(&self.prefix[1..]).args(wrapper);
+        self.surround(made)
+    }
+
+    /// Sets what a program of the user finds around it.
+    fn surround(&self, made: Program) -> Program {
+        let mut made = made
             .env("HOME", self.home())
             .env("TMPDIR", self.home())
             // This is cargo's, for its own children: a user's programs do not have it.
