@@ -19,6 +19,8 @@
 //! * Hold: a sender that drops an ADVERT for its number alone knows that a receiver waits. It leaves the ring alone
 //!   until the receiver has copied everything, or has said that it is late. Without this rule a fast sender would stay
 //!   indirect.
+//! * A sender whose last transfer was direct and large, and that has no open receive left, waits as well: until the
+//!   receiver has got everything, and has offered a receive or said that it has none.
 //! * RETRACT voids all adverts of a phase, so that a receive can be cancelled. Nothing is advertised until the answer.
 
 mod receiver;
@@ -41,6 +43,8 @@ pub struct Shape {
     pub data: u32,
     /// Adverts of which the sender has not said that it is done with them, at most; at least 1.
     pub adverts: u32,
+    /// A transfer of so many bytes is large: it is worth waiting for a receive.
+    pub large: u32,
     /// Numbers of bytes wrap behind it: a power of two less one.
     pub seq_mask: u32,
     /// Phases wrap behind it.
@@ -73,6 +77,7 @@ impl Shape {
             chunk: (ring / 4).max(1),
             data: u32::from(credits).max(1),
             adverts: u32::from(credits).max(1),
+            large: LARGE,
             seq_mask: u32::MAX,
             phase_mask: u16::MAX,
             #[cfg(test)]
@@ -110,6 +115,9 @@ impl Shape {
 pub fn acks(data: u32) -> u32 {
     2 * data + 4
 }
+
+/// From here on a copy costs more than the wait for a message.
+const LARGE: u32 = 8192;
 
 /// Bits of the number of a byte that go with a transfer.
 pub const LOW: u32 = (1 << 20) - 1;

@@ -11,6 +11,10 @@ use super::{Socket, Stage};
 /// Entries of a completion queue: hundreds of connections share one. A device may allow fewer.
 const ENTRIES: usize = 1 << 15;
 
+/// Completions that are taken at a time. A program that looks goes on to its events then, and posts new receives, while
+/// the peer still has open ones.
+const FEW: usize = 8;
+
 /// A completion queue, with places for the completions of several connections.
 pub(super) struct Shard {
     cq: Arc<Cq>,
@@ -94,8 +98,9 @@ impl Completions {
         self.sockets.read().unwrap_or_else(PoisonError::into_inner).get(&qp).cloned()
     }
 
-    /// Hand all completions on; `all` waits for a thread that is doing so. With `arm`, what comes later wakes the
-    /// thread of the channel. True if there was one. No socket may be locked by the caller.
+    /// Hand completions on: a few, or with `arm` or `all` every one that is there; both also wait for a thread that is
+    /// doing so. With `arm`, what comes later wakes the thread of the channel. True if there was one. No socket may be
+    /// locked by the caller.
     pub fn poll(&self, arm: bool, all: bool, closed: &mut Vec<Arc<Socket>>) -> bool {
         let mut any = false;
         for shard in self.shards().iter() {
@@ -108,7 +113,7 @@ impl Completions {
                 // Before the look: what comes in between would wake no thread. A device that is gone: rdma_cm says so.
                 let _ = shard.cq.arm(false);
             }
-            let mut wcs = [Wc::default(); 32];
+            let mut wcs = [Wc::default(); FEW];
             while let Ok(count @ 1..) = shard.cq.poll(&mut wcs) {
                 any = true;
                 for wcs in wcs[..count].chunk_by(|a, b| a.qp_num() == b.qp_num()) {
@@ -122,6 +127,9 @@ impl Completions {
                         drop(inner);
                         closed.push(socket);
                     }
+                }
+                if !arm && !all {
+                    break;
                 }
             }
         }

@@ -50,6 +50,8 @@ struct Leaving {
 /// A queue pair with its memory; [`End::start`] adds the protocol.
 pub(super) struct End {
     pub qp: Arc<Qp>,
+    /// A header may go with the request itself.
+    inline: bool,
     slots: Arc<Mr>,
     /// The ring of a stream.
     ring: Option<Arc<Mr>>,
@@ -102,12 +104,17 @@ impl End {
             max_recv_wr: receive_slots as u32,
             max_send_sge: 2,
             max_recv_sge: 1,
-            max_inline_data: 0,
+            max_inline_data: HEADER as u32,
         };
         let (send_cq, recv_cq) = (Some(places.cq()), Some(places.cq()));
         let options_of_qp =
-            QpOptions { qp_type: QpType::Rc, send_cq, recv_cq, srq: None, xrcd: None, cap, sq_sig_all: false };
-        let qp = device.pd.create_qp(&options_of_qp)?;
+            |cap| QpOptions { qp_type: QpType::Rc, send_cq, recv_cq, srq: None, xrcd: None, cap, sq_sig_all: false };
+        // A device may have no inline data.
+        let qp = device.pd.create_qp(&options_of_qp(cap));
+        let (qp, inline) = match qp {
+            Ok(qp) => (qp, true),
+            Err(_) => (device.pd.create_qp(&options_of_qp(QpCap { max_inline_data: 0, ..cap }))?, false),
+        };
         let stream = settings.kind == Kind::Stream;
         id.init_qp(&qp, if stream { Access::REMOTE_WRITE } else { Access::REMOTE_READ })?;
         let slot = HEADER + settings.small as usize;
@@ -117,6 +124,7 @@ impl End {
         let keys = Keys::new(device.windows.then(|| device.pd.clone()));
         Ok(End {
             qp,
+            inline,
             slots,
             ring,
             slot,
@@ -236,7 +244,9 @@ impl End {
         if let Some(protocol) = &mut self.protocol {
             protocol.reset(why);
         }
+        // No key works any more, and no completion will say so.
         self.leaving.iter_mut().for_each(|leaving| leaving.waits = false);
+        self.leave();
         self.act();
     }
 
@@ -331,7 +341,8 @@ impl End {
             Output::Send(message, buffer) => self.send_message(message, buffer),
             Output::Read(read) => {
                 let Some(sge) = self.sge(read.to) else { return Ok(()) };
-                let posted = self.post(READ, SendOp::Read { addr: read.from.addr, rkey: read.from.rkey }, &[sge]);
+                let posted =
+                    self.post(READ, SendOp::Read { addr: read.from.addr, rkey: read.from.rkey }, Data::Sges(&[sge]));
                 if let (Err(_), Some(protocol)) = (posted, &mut self.protocol) {
                     // It will not complete. Those behind it have not been posted.
                     protocol.reset(Reset::Peer);
@@ -341,7 +352,8 @@ impl End {
             }
             Output::Write(Write { from, to, imm }) => {
                 let Some(sge) = self.sge(from) else { return Ok(()) };
-                let posted = self.post(WRITE, SendOp::WriteImm { addr: to.addr, rkey: to.rkey, imm }, &[sge]);
+                let posted =
+                    self.post(WRITE, SendOp::WriteImm { addr: to.addr, rkey: to.rkey, imm }, Data::Sges(&[sge]));
                 if let (Err(_), Some(protocol)) = (posted, &mut self.protocol) {
                     protocol.reset(Reset::Peer);
                     protocol.write_done();
@@ -381,19 +393,24 @@ impl End {
                 let (place, posted) = self.keys.give(&self.qp, &memory.mr, buffer, access, GIVE)?;
                 (message, before) = (message.named(place), posted);
             } else if buffer.len > 0 {
+                // By the adapter, which finds out if the program has unmapped it.
                 data = self.sge(buffer);
             }
+        }
+        let wr_id = SEND | (before as u64) << 32 | slot as u64;
+        self.posted += before;
+        if data.is_none() && self.inline {
+            return self.post(wr_id, SendOp::Send, Data::Inline(&[&message.emit()]));
         }
         let at = self.receive_slots * self.slot + slot * HEADER;
         self.slots.write(at, &message.emit());
         let header = self.slots.sge(at, HEADER);
         let sges = [header, data.unwrap_or(header)];
-        self.posted += before;
-        self.post(SEND | (before as u64) << 32 | slot as u64, SendOp::Send, &sges[..1 + usize::from(data.is_some())])
+        self.post(wr_id, SendOp::Send, Data::Sges(&sges[..1 + usize::from(data.is_some())]))
     }
 
-    fn post(&mut self, wr_id: u64, op: SendOp<'_>, sges: &[Sge]) -> rdma::Result<()> {
-        let wr = SendWr { flags: SendFlags::SIGNALED, ..SendWr::new(wr_id, op, Data::Sges(sges)) };
+    fn post(&mut self, wr_id: u64, op: SendOp<'_>, data: Data<'_>) -> rdma::Result<()> {
+        let wr = SendWr { flags: SendFlags::SIGNALED, ..SendWr::new(wr_id, op, data) };
         self.qp.post_send(&wr)?;
         self.posted += 1;
         Ok(())

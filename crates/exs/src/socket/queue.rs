@@ -10,7 +10,7 @@ use rustix::thread::futex;
 use rustix::time::Timespec;
 
 use super::Socket;
-use super::shared::Shared;
+use super::shared::{Shared, Sleeps};
 
 /// The time for which a thread that waits looks at the wire itself before it sleeps.
 const LOOK: Duration = Duration::from_micros(50);
@@ -86,6 +86,8 @@ struct State {
     wanted: usize,
     waiting: WaitMode,
     bell: Option<Bell>,
+    /// There while the bell is.
+    bell_sleeps: Option<Sleeps>,
     /// The number of events at which the bell rings.
     threshold: usize,
     /// The last word of the bell.
@@ -187,9 +189,14 @@ impl Queue {
     /// Have a bell rung when `threshold` events are there (0 counts as 1), and silenced when fewer are. After a call
     /// that takes events and leaves as many, it rings again.
     pub fn set_bell(&self, threshold: usize, bell: Option<Bell>) {
+        // A program that waits for the bell need not look at the wire.
+        let sleeps = bell.is_some().then(|| self.shared.upgrade()).flatten().map(|shared| shared.begin_sleep());
         let mut state = self.state();
         (state.threshold, state.bell, state.rung) = (threshold.max(1), bell, false);
+        let before = std::mem::replace(&mut state.bell_sleeps, sleeps);
         state.ring(false);
+        drop(state);
+        drop(before);
     }
 
     /// Events that wait.
@@ -223,7 +230,8 @@ impl Queue {
             WaitMode::Notify => Some(Duration::ZERO),
             WaitMode::BusyPoll => timeout,
         };
-        if let Some(shared) = self.shared.upgrade() {
+        let shared = self.shared.upgrade();
+        if let Some(shared) = &shared {
             let _polls = shared.begin_poll();
             loop {
                 shared.progress(false);
@@ -233,11 +241,18 @@ impl Queue {
                 std::hint::spin_loop();
             }
         }
+        let mut sleeps = None;
         let mut state = self.state();
         while state.events.len() < least {
             let left = timeout.map_or(LONGEST, |timeout| timeout.saturating_sub(since.elapsed()).min(LONGEST));
             if left.is_zero() {
                 break;
+            }
+            if let (None, Some(shared)) = (&sleeps, &shared) {
+                drop(state);
+                sleeps = Some(shared.begin_sleep());
+                state = self.state();
+                continue;
             }
             let seen = self.came.load(Ordering::Relaxed);
             state.wanted = if state.sleepers == 0 { least } else { least.min(state.wanted) };

@@ -9,6 +9,7 @@ use rdma::sys::cma::*;
 use rdma::{CmEvent, CmId, CmParam, Context, Errno, EventChannel, Library, Pd};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::OwnedFd;
+use rustix::time::Timespec;
 
 use super::completions::Completions;
 use super::end::End;
@@ -19,6 +20,8 @@ use crate::protocol::{Connection, Hello, Reset};
 
 /// Retries of a SEND that finds no receive. By the protocol there always is one, so the peer has gone wrong.
 const RNR_RETRIES: u8 = 2;
+/// After so long without a look by the program, the thread serves the wire.
+const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 /// For each step of resolving an address, in milliseconds.
 const RESOLVE: u16 = 2000;
 
@@ -40,6 +43,13 @@ pub(super) struct Shared {
     next: AtomicU64,
     /// Threads of the program that look at the wire.
     polls: AtomicUsize,
+    /// How often one has ended its look.
+    looks: AtomicU64,
+    /// The thread looks every [`TICK`] whether the program still does. Arming for each look would cost more than the
+    /// look.
+    watching: AtomicBool,
+    /// [`Sleeps`] that live.
+    sleepers: AtomicUsize,
     stopped: AtomicBool,
     wake: OwnedFd,
     /// See [`super::Exs::watch`].
@@ -51,10 +61,27 @@ pub(super) struct Polls<'a>(&'a Shared);
 
 impl Drop for Polls<'_> {
     fn drop(&mut self) {
-        if self.0.polls.fetch_sub(1, Ordering::SeqCst) == 1 {
-            // Nothing came since the last look, or this one finds it; what comes later wakes the thread.
-            self.0.progress(true);
+        let shared = self.0;
+        // Before `polls`: the thread that sees no one polling sees this look too.
+        shared.looks.fetch_add(1, Ordering::SeqCst);
+        if shared.polls.fetch_sub(1, Ordering::SeqCst) > 1 {
+            return;
         }
+        if shared.is_awaited() {
+            // Nothing came since the last look, or this one finds it; what comes later wakes the thread.
+            shared.progress(true);
+        } else if !shared.watching.swap(true, Ordering::SeqCst) {
+            shared.wake_up();
+        }
+    }
+}
+
+/// Events are awaited without a look at the wire as long as this lives.
+pub(super) struct Sleeps(Arc<Shared>);
+
+impl Drop for Sleeps {
+    fn drop(&mut self) {
+        self.0.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -84,6 +111,9 @@ impl Shared {
             listeners: Mutex::default(),
             next: AtomicU64::new(1),
             polls: AtomicUsize::new(0),
+            looks: AtomicU64::new(0),
+            watching: AtomicBool::new(false),
+            sleepers: AtomicUsize::new(0),
             stopped: AtomicBool::new(false),
             wake,
             changed: OnceLock::new(),
@@ -96,27 +126,56 @@ impl Shared {
 
     /// Wait for the wire, and serve it while no thread of the program does.
     pub fn run(self: &Arc<Self>) {
+        let mut seen = 0;
         while !self.stopped.load(Ordering::SeqCst) {
             let mut fds = [
                 PollFd::new(&self.wake, PollFlags::IN),
                 PollFd::new(&self.channel, PollFlags::IN),
                 PollFd::new(&self.device.completions.channel, PollFlags::IN),
             ];
-            if poll(&mut fds, None).is_err_and(|errno| errno != rustix::io::Errno::INTR) {
+            let limit = self.watching.load(Ordering::SeqCst).then_some(&TICK);
+            if poll(&mut fds, limit).is_err_and(|errno| errno != rustix::io::Errno::INTR) {
                 return;
             }
+            // It was written to; if not, there is nothing to read.
+            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
             while let Ok(Some(_)) = self.device.completions.channel.try_event() {}
             while let Ok(Some(event)) = self.channel.try_event() {
                 self.event(event);
                 self.tell_of_change();
             }
-            self.progress(self.polls.load(Ordering::SeqCst) == 0);
+            let looks = self.looks.load(Ordering::SeqCst);
+            let alone = self.polls.load(Ordering::SeqCst) == 0 && (self.is_awaited() || looks == seen);
+            // Before arming: a look that ends from now on starts the watch again.
+            self.watching.store(!alone, Ordering::SeqCst);
+            self.progress(alone);
+            seen = looks;
         }
+    }
+
+    /// True if events must wake the thread even while the program looks now and then.
+    fn is_awaited(&self) -> bool {
+        self.sleepers.load(Ordering::SeqCst) > 0 || self.changed.get().is_some()
+    }
+
+    /// Have events brought by the thread until the result is dropped. No queue and no socket may be locked.
+    pub fn begin_sleep(self: &Arc<Self>) -> Sleeps {
+        // Before `polls` is read: a look that ends later sees it, and arms.
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        if self.polls.load(Ordering::SeqCst) == 0 {
+            self.progress(true);
+        }
+        Sleeps(self.clone())
+    }
+
+    fn wake_up(&self) {
+        // It fails only if it would block: then the thread is being woken.
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
     pub fn stop(&self) {
         self.stopped.store(true, Ordering::SeqCst);
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        self.wake_up();
     }
 
     /// End all connections and listeners, after [`Shared::run`] has ended.

@@ -318,6 +318,9 @@ impl World {
 
     /// Nothing is under way: what must hold now.
     fn rest(&self) -> Result<(), Fault> {
+        if self.waiting > 0 && self.sender.room > 0 && self.sender.credits > 0 {
+            return Err("bytes wait, and the ring has room".into());
+        }
         if self.receives.is_empty() {
             return Ok(());
         }
@@ -443,7 +446,7 @@ fn ends(count: usize, edges: &[(u32, u32)]) -> Result<(), Fault> {
 }
 
 fn shape(mutant: Option<Mutant>) -> Shape {
-    Shape { ring: 4, chunk: 2, data: 2, adverts: 4, seq_mask: 7, phase_mask: 7, mutant }
+    Shape { ring: 4, chunk: 2, data: 2, adverts: 4, large: 2, seq_mask: 7, phase_mask: 7, mutant }
 }
 
 /// Every state that bounds allow has been visited.

@@ -80,6 +80,8 @@ pub struct Receiver {
     pub(super) freed: u32,
     pub(super) data: u32,
     pub(super) told_late: bool,
+    /// The last transfer was direct and large: the sender may wait for the answer.
+    pub(super) asked: bool,
     /// The phase whose RETRACT has no answer, and whether it was handed out.
     pub(super) retract: Option<(u16, bool)>,
     pub(super) fin: bool,
@@ -102,6 +104,7 @@ impl Receiver {
             freed: 0,
             data: 0,
             told_late: false,
+            asked: false,
             retract: None,
             fin: false,
         }
@@ -166,6 +169,7 @@ impl Receiver {
             return Err(Breach);
         }
         self.arrived(len, seq, released)?;
+        self.asked = len >= self.shape.large;
         self.receives[0].filled += len;
         // It is too late.
         self.receives[0].cancel = false;
@@ -311,7 +315,9 @@ impl Receiver {
         let late = self.used > 0 && self.receives.is_empty() && !self.told_late;
         let Shape { ring, data, .. } = self.shape;
         let due = self.used == 0 && self.freed > 0 || self.data >= data.div_ceil(2) || self.freed >= ring.div_ceil(2);
-        if !due && !late {
+        // With an open receive the sender goes on by itself.
+        let answer = self.asked && self.open == 0 && self.data > 0;
+        if !due && !late && !answer {
             return None;
         }
         self.told_late |= late;
@@ -319,6 +325,7 @@ impl Receiver {
     }
 
     fn take_ack(&mut self) -> Ack {
+        self.asked &= self.open > 0;
         Ack { freed: std::mem::take(&mut self.freed), data: std::mem::take(&mut self.data), late: false }
     }
 }

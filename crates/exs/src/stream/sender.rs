@@ -35,6 +35,8 @@ pub struct Sender<P> {
     pub(super) credits: u32,
     pub(super) released: u32,
     pub(super) hold: bool,
+    /// The last transfer was direct and large, and the receiver has not said that it is late.
+    pub(super) ahead: bool,
 }
 
 impl<P: Copy> Sender<P> {
@@ -51,6 +53,7 @@ impl<P: Copy> Sender<P> {
             credits: shape.data,
             released: 0,
             hold: false,
+            ahead: false,
         }
     }
 
@@ -109,6 +112,7 @@ impl<P: Copy> Sender<P> {
         if ack.late || self.room == self.shape.ring {
             self.hold = false;
         }
+        self.ahead &= !ack.late;
         Ok(())
     }
 
@@ -121,6 +125,7 @@ impl<P: Copy> Sender<P> {
             self.released += self.open.len() as u32;
             self.open.clear();
             self.filled = 0;
+            self.ahead = false;
             self.phase = self.shape.phase(phase, 1);
         }
         Ok(())
@@ -142,12 +147,16 @@ impl<P: Copy> Sender<P> {
                 self.filled = 0;
                 self.released += 1;
             }
+            self.ahead = len >= shape.large;
             (Some((place, filled)), 0, len)
         } else {
             let (at, len) = (self.at, waiting.min(self.room).min(shape.ring - self.at).min(shape.chunk));
-            if self.hold || len == 0 {
+            // The answer to direct transfers is under way, with a receive or without.
+            let answered = !self.ahead || self.credits == shape.data;
+            if self.hold || !answered || len == 0 {
                 return None;
             }
+            self.ahead = false;
             if self.phase.is_multiple_of(2) {
                 self.phase = shape.phase(self.phase, 1);
             }
