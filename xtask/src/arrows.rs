@@ -50,7 +50,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softrnic-rdma",   &["softrnic-verbs", "softrnic-sys"]),
     // Extended sockets: their protocol, and sockets on verbs.
     ("softrnic-exs",    &["softrnic-rdma"]),
-    // Their C ABI, thin: libexs.so.
+    // Group operations along a chain of replicas, on verbs and managed queues.
+    ("softrnic-group",  &["softrnic-rdma"]),
+    // The C ABI of extended sockets, thin: libexs.so.
     ("softrnic-exs-abi", &["softrnic-rdma", "softrnic-exs"]),
     // The library: the C ABI, thin.
     ("softrnic-abi",    &["softrnic-verbs", "softrnic-report", "softrnic-sys", "softrnic-engine", "softrnic-nic", "softrnic-cm", "softrnic-view", "softrnic-netlink", "softrnic-hooks"]),
@@ -70,7 +72,7 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Development dependencies that may point elsewhere: tests may use crates below.
 const TEST_ARROWS: &[(&str, &[&str])] = &[
     // A test that forges messages and windows takes their formats from where they are defined.
-    ("softrnic-conformance", &["softrnic-memory", "softrnic-window", "softrnic-exs"]),
+    ("softrnic-conformance", &["softrnic-memory", "softrnic-window", "softrnic-exs", "softrnic-group"]),
 ];
 
 /// True if arrows lead from the first crate to the second one, those of tests included.

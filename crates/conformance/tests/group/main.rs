@@ -1,0 +1,280 @@
+//! Groups: a client and chains of replicas, each replica in a process of its own or all in one.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use conformance::{Fixture, Random, Remote, Wire};
+use group::{Client, ClientOptions, Done, Error, Operation, Server, ServerOptions, Wait};
+use rdma::{Access, Mr};
+
+const REGION: usize = 64 << 10;
+const ENTRY: &str = "the_other_process";
+
+/// A replica's process: it tells where it listens, then answers questions; meanwhile its program sleeps.
+#[test]
+#[ignore = "a part of other tests"]
+fn the_other_process() {
+    let Some((_, mut wire)) = Wire::to_test() else { return };
+    let fixture = Fixture::open();
+    let (count, next): (usize, Option<SocketAddr>) = wire.hear();
+    let servers = start(&fixture, count, next);
+    wire.tell(&servers.last().expect("a replica").addr());
+    while let Some(replica) = wire.try_hear::<usize>() {
+        let mut bytes = vec![0; REGION];
+        servers[replica].region().read(0, &mut bytes);
+        wire.tell(&(bytes, servers[replica].counts().expect("counts")));
+    }
+}
+
+/// Replicas of one process, the last of the chain first.
+fn start(fixture: &Fixture, count: usize, mut next: Option<SocketAddr>) -> Vec<Server> {
+    let one = |_| {
+        let options = ServerOptions { listen: "127.0.0.1:0".parse().expect("an address"), next, region: REGION };
+        let server = Server::start(&fixture.context, &options).expect("a server");
+        next = Some(server.addr());
+        server
+    };
+    (0..count).map(one).collect()
+}
+
+/// A chain of processes, each with some replicas; the last of the chain first.
+struct Chain {
+    processes: Vec<(Remote, usize)>,
+    first: SocketAddr,
+}
+
+impl Chain {
+    fn start(counts: &[usize]) -> Chain {
+        let mut next: Option<SocketAddr> = None;
+        let mut processes = Vec::new();
+        for count in counts {
+            let mut process = Remote::start(ENTRY, "replica", &[]);
+            next = Some(process.wire.exchange(&(*count, next)));
+            processes.push((process, *count));
+        }
+        Chain { processes, first: next.expect("a replica") }
+    }
+
+    /// The regions, and the counts of posts and operations, in the order of the chain.
+    fn look(&mut self) -> Vec<(Vec<u8>, [u64; 2])> {
+        let mut all = Vec::new();
+        for (process, count) in self.processes.iter_mut().rev() {
+            all.extend((0..*count).rev().map(|i| process.wire.exchange::<usize, (Vec<u8>, [u64; 2])>(&i)));
+        }
+        all
+    }
+}
+
+fn client(fixture: &Fixture, first: SocketAddr, window: u32) -> (Client, Arc<Mr>) {
+    let buffer = fixture.pd.reg_mr(REGION, Access::LOCAL_WRITE).expect("ibv_reg_mr");
+    let options = ClientOptions { window, timeout: Duration::from_secs(40) };
+    let client = Client::connect(&fixture.context, &fixture.pd, first, buffer.clone(), &options).expect("a group");
+    (client, buffer)
+}
+
+/// What operations do, by the letter.
+struct Model {
+    regions: Vec<Vec<u8>>,
+    values: Vec<Option<Vec<u64>>>,
+}
+
+impl Model {
+    fn apply(&mut self, op: &Operation, buffer: &Mr) {
+        let mut values = vec![0; self.regions.len()];
+        for (i, region) in self.regions.iter_mut().enumerate() {
+            match *op {
+                Operation::Write { offset, size } => {
+                    buffer.read(offset as usize, &mut region[offset as usize..][..size as usize]);
+                }
+                Operation::Copy { from, to, size } => {
+                    region.copy_within(from as usize..(from + size) as usize, to as usize);
+                }
+                Operation::CompareSwap { offset, old, new, execute } if execute >> i & 1 != 0 => {
+                    let place = &mut region[offset as usize..][..8];
+                    values[i] = u64::from_ne_bytes(place.try_into().expect("8 bytes"));
+                    if values[i] == old {
+                        place.copy_from_slice(&new.to_ne_bytes());
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.values.push(matches!(op, Operation::CompareSwap { .. }).then_some(values));
+    }
+}
+
+/// An operation in one part of the region, of `lot` bytes at `base`.
+fn any(random: &mut Random, base: u64, lot: u64, replicas: usize) -> Operation {
+    let half = lot / 2;
+    match random.below(4) {
+        0 => Operation::CompareSwap {
+            offset: base + 8 * random.below(4),
+            // Words that were never swapped are 0; a swap leaves a small number behind.
+            old: random.below(3),
+            new: random.below(3),
+            execute: random.next() & (u64::MAX >> (64 - replicas)),
+        },
+        1 => {
+            let (from, to) = (random.below(half - 256), half + random.below(half - 256));
+            Operation::Copy { from: base + from, to: base + to, size: 1 + random.below(256) }
+        }
+        2 => Operation::Flush { offset: base + random.below(half), size: 1 + random.below(half) },
+        _ => Operation::Write { offset: base + 64 + random.below(half), size: 1 + random.below(half - 64) },
+    }
+}
+
+/// Random operations, compared with a model, byte for byte; no replica posts anything meanwhile.
+fn compare(counts: &[usize], window: u32, ops: usize, how: Wait) {
+    let fixture = Fixture::open();
+    let mut chain = Chain::start(counts);
+    let (mut client, buffer) = client(&fixture, chain.first, window);
+    let replicas = client.replicas();
+    assert_eq!(replicas, counts.iter().sum::<usize>());
+    let mut random = Random::new(u64::from(window) + replicas as u64);
+    buffer.write(0, &(0..REGION).map(|_| random.next() as u8).collect::<Vec<_>>());
+    let mut model = Model { regions: vec![vec![0; REGION]; replicas], values: Vec::new() };
+    let list: Vec<Operation> = (0..ops).map(|_| any(&mut random, 0, REGION as u64, replicas)).collect();
+    list.iter().for_each(|op| model.apply(op, &buffer));
+    let before = chain.look();
+    let done = client.run(&list, how).unwrap_or_else(|error| panic!("{error}"));
+    for (n, (done, values)) in done.iter().zip(&model.values).enumerate() {
+        assert_eq!(*done, Done { ticket: n as u64, values: values.clone() }, "{:?}", list[n]);
+    }
+    let after = chain.look();
+    for (i, (region, counts)) in after.iter().enumerate() {
+        let wrong = region.iter().zip(&model.regions[i]).position(|(a, b)| a != b);
+        assert_eq!(wrong, None, "replica {i} of {replicas}");
+        assert_eq!(counts[0], before[i].1[0], "a post after set-up at replica {i}");
+        assert!(counts[1] >= ops as u64);
+    }
+}
+
+#[test]
+fn chains_of_processes_do_what_the_model_does() {
+    for (counts, window) in [(&[1][..], 1), (&[1, 1, 1], 1), (&[1, 1, 1], 7)] {
+        compare(counts, window, 300, Wait::Poll);
+    }
+}
+
+#[test]
+fn one_process_holds_many_replicas() {
+    for (counts, window) in [(&[3][..], 1), (&[5], 16), (&[16], 3), (&[2, 3], 64)] {
+        compare(counts, window, 200, Wait::Poll);
+    }
+}
+
+#[test]
+fn completions_are_waited_for_by_events() {
+    compare(&[2, 1], 4, 200, Wait::Event);
+}
+
+#[test]
+fn a_group_has_up_to_64_replicas() {
+    compare(&[64], 2, 60, Wait::Poll);
+    let fixture = Fixture::open();
+    let chain = Chain::start(&[65]);
+    let buffer = fixture.pd.reg_mr(64, Access::LOCAL_WRITE).expect("ibv_reg_mr");
+    let refused = Client::connect(&fixture.context, &fixture.pd, chain.first, buffer, &ClientOptions::default());
+    assert!(matches!(refused.err(), Some(Error::Refused(why)) if why.contains("64 replicas")));
+}
+
+/// The largest window, many times around the circle.
+#[test]
+fn a_window_of_2000() {
+    let fixture = Fixture::open();
+    let mut chain = Chain::start(&[3]);
+    let (mut client, buffer) = client(&fixture, chain.first, 2000);
+    buffer.write(0, &(0..REGION).map(|i| (i % 251) as u8).collect::<Vec<_>>());
+    let ops: Vec<Operation> = (0..6000).map(|n| Operation::Write { offset: n * 8 % 65_000, size: 100 }).collect();
+    client.run(&ops, Wait::Poll).unwrap_or_else(|error| panic!("{error}"));
+    let mut expected = vec![0; REGION];
+    for op in &ops {
+        let Operation::Write { offset, size } = *op else { unreachable!() };
+        let range = offset as usize..(offset + size) as usize;
+        range.for_each(|i| expected[i] = (i % 251) as u8);
+    }
+    assert!(chain.look().iter().all(|(region, _)| *region == expected));
+}
+
+/// Four clients at once, each in its own part of the region.
+#[test]
+fn four_clients_use_one_chain() {
+    let fixture = Fixture::open();
+    let mut chain = Chain::start(&[2, 1]);
+    let lot = REGION as u64 / 4;
+    let mut expected = vec![vec![0; REGION]; 3];
+    let parts: Vec<Vec<Vec<u8>>> = std::thread::scope(|scope| {
+        let one = |i: u64| {
+            let (fixture, first) = (&fixture, chain.first);
+            scope.spawn(move || {
+                let (mut client, buffer) = client(fixture, first, 8);
+                let mut random = Random::new(i);
+                buffer.write(0, &(0..REGION).map(|_| random.next() as u8).collect::<Vec<_>>());
+                let mut model = Model { regions: vec![vec![0; REGION]; 3], values: Vec::new() };
+                let list: Vec<Operation> = (0..150).map(|_| any(&mut random, i * lot, lot, 3)).collect();
+                list.iter().for_each(|op| model.apply(op, &buffer));
+                client.run(&list, Wait::Poll).unwrap_or_else(|error| panic!("{error}"));
+                model.regions
+            })
+        };
+        let clients: Vec<_> = (0..4).map(one).collect();
+        clients.into_iter().map(|client| client.join().expect("a client")).collect()
+    });
+    for (i, regions) in parts.iter().enumerate() {
+        let range = i * lot as usize..(i + 1) * lot as usize;
+        for (whole, part) in expected.iter_mut().zip(regions) {
+            whole[range.clone()].copy_from_slice(&part[range.clone()]);
+        }
+    }
+    let found = chain.look();
+    assert!(found.iter().zip(&expected).all(|((region, _), expected)| region == expected));
+}
+
+/// A gCAS that succeeds at some replicas only is taken back there.
+#[test]
+fn a_partial_compare_and_swap_is_undone() {
+    let fixture = Fixture::open();
+    let mut chain = Chain::start(&[3]);
+    let (mut client, _) = client(&fixture, chain.first, 1);
+    let lock = |old, new, execute| Operation::CompareSwap { offset: 16, old, new, execute };
+    client.run(&[lock(0, 9, 0b010)], Wait::Poll).expect("another's lock");
+    let done = client.run(&[lock(0, 5, 0b111)], Wait::Poll).expect("a partial one");
+    let undo = lock(0, 5, 0b111).undo(done[0].values.as_ref().expect("a gCAS")).expect("a partial one");
+    client.run(&[undo], Wait::Poll).expect("undo");
+    let words: Vec<u64> =
+        chain.look().iter().map(|(region, _)| u64::from_ne_bytes(region[16..24].try_into().expect("8"))).collect();
+    assert_eq!(words, [0, 9, 0]);
+}
+
+/// Nothing is sent of a list with a bad operation.
+#[test]
+fn bad_operations_are_refused_before_anything_is_sent() {
+    let fixture = Fixture::open();
+    let mut chain = Chain::start(&[2]);
+    let (mut client, _) = client(&fixture, chain.first, 4);
+    let good = Operation::Write { offset: 0, size: 8 };
+    for bad in [
+        Operation::Write { offset: 0, size: 0 },
+        Operation::Flush { offset: REGION as u64, size: 1 },
+        Operation::CompareSwap { offset: 4, old: 0, new: 0, execute: 1 },
+        Operation::CompareSwap { offset: 0, old: 0, new: 0, execute: 4 },
+    ] {
+        assert!(matches!(client.run(&[good, bad], Wait::Poll), Err(Error::Invalid(_))), "{bad:?}");
+    }
+    assert!(chain.look().iter().all(|(_, counts)| counts[1] == 0));
+}
+
+/// The end of a server ends the group, with the number of its hop; the rest goes on for others.
+#[test]
+fn a_killed_server_is_named() {
+    let fixture = Fixture::open();
+    let mut chain = Chain::start(&[1, 1, 1]);
+    let (mut client, _) = client(&fixture, chain.first, 1);
+    let op = [Operation::Write { offset: 0, size: 100 }];
+    client.run(&op, Wait::Poll).expect("a group");
+    chain.processes[1].0.kill();
+    let error = (0..).find_map(|_| client.run(&op, Wait::Event).err()).expect("it ends");
+    assert!(matches!(&error, Error::Broken(why) if why.contains("hop 1")), "{error}");
+    assert!(matches!(client.submit(&op[0]), Err(Error::Broken(_))));
+}

@@ -1,0 +1,422 @@
+//! The client: it sends operations, and counts what comes back from the last replica.
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rdma::{
+    Access, CompChannel, Context, Cq, Data, Mr, Pd, Qp, QpCap, QpOptions, QpType, RecvWr, SendFlags, SendOp, SendWr,
+    Status, Wc, sys,
+};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::MOST_WINDOW;
+use crate::error::{Error, Result};
+use crate::operation::Operation;
+use crate::rounds::{RESULT, Record, message_len, note_stride, result_at};
+use crate::setup::{self, Endpoint, Hello, Replica, Welcome, kind};
+
+/// The options of a client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ClientOptions {
+    /// Operations under way at most, 1 to 2000.
+    pub window: u32,
+    /// How long an operation may take before the group counts as broken.
+    pub timeout: Duration,
+}
+
+impl Default for ClientOptions {
+    fn default() -> Self {
+        ClientOptions { window: 1, timeout: Duration::from_secs(20) }
+    }
+}
+
+/// How to wait for a completion.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Wait {
+    /// By polling.
+    Poll,
+    /// By sleeping until an event.
+    Event,
+}
+
+/// An operation that all replicas have executed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Done {
+    /// What [`Client::submit`] gave.
+    pub ticket: u64,
+    /// Of a gCAS: what each replica had before; 0 where it was not executed.
+    pub values: Option<Vec<u64>>,
+}
+
+/// A client of a chain.
+pub struct Client {
+    requests: Arc<Qp>,
+    answers: Arc<Qp>,
+    sent: Arc<Cq>,
+    acks: Arc<Cq>,
+    channel: Arc<CompChannel>,
+    buffer: Arc<Mr>,
+    messages: Arc<Mr>,
+    results: Arc<Mr>,
+    replicas: Vec<Replica>,
+    region: u64,
+    control: TcpStream,
+    timeout: Duration,
+    window: usize,
+    depth: u64,
+    /// Every so many SENDs are signaled.
+    every: u64,
+    submitted: u64,
+    done: u64,
+    /// Operations whose SENDs are known to be completed.
+    freed: u64,
+    under_way: VecDeque<Operation>,
+    /// Operations under way that are no gWRITE.
+    others: usize,
+    broken: Option<String>,
+    scratch: Vec<u8>,
+}
+
+impl Client {
+    /// Connect to the first replica of a chain; `buffer` is what gWRITEs send.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] says which hop refuses, and why.
+    pub fn connect(
+        context: &Arc<Context>,
+        pd: &Arc<Pd>,
+        to: SocketAddr,
+        buffer: Arc<Mr>,
+        options: &ClientOptions,
+    ) -> Result<Client> {
+        if !(1..=MOST_WINDOW).contains(&options.window) {
+            return Err(Error::Invalid("a window is 1 to 2000"));
+        }
+        let depth = options.window.next_power_of_two();
+        let every = options.window.min(32);
+        let channel = context.create_comp_channel()?;
+        channel.set_nonblocking()?;
+        let sent = context.create_cq(4 * depth + 8, Some(&channel), 0)?;
+        let acks = context.create_cq(2 * depth + 8, Some(&channel), 1)?;
+        let qp = |cq: &Arc<Cq>, sends, recvs| {
+            let cap =
+                QpCap { max_send_wr: sends, max_recv_wr: recvs, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+            let (send_cq, recv_cq) = (Some(cq), Some(cq));
+            pd.create_qp(&QpOptions {
+                qp_type: QpType::Rc,
+                send_cq,
+                recv_cq,
+                srq: None,
+                xrcd: None,
+                cap,
+                sq_sig_all: false,
+            })
+        };
+        let requests = qp(&sent, 2 * (options.window + every), 1)?;
+        let answers = qp(&acks, 1, depth)?;
+
+        let control = TcpStream::connect(to)?;
+        control.set_nodelay(true)?;
+        control.set_read_timeout(Some(2 * options.timeout))?;
+        let gid = setup::own_gid(context)?;
+        let end = |qp: &Qp| Endpoint { qpn: qp.number(), gid };
+        Hello { depth, hop: 0, region: 0, from: end(&requests), ack: end(&answers) }.tell(&control)?;
+        let Welcome { region, entry, ack, replicas } = Welcome::hear(&control)?;
+        setup::connect(context, &answers, &ack)?;
+        setup::connect(context, &requests, &entry)?;
+
+        let results = pd.reg_mr(replicas.len() * RESULT * depth as usize, Access::LOCAL_WRITE)?;
+        let messages = pd.reg_mr(message_len(0, replicas.len()) * depth as usize, Access::LOCAL_WRITE)?;
+        let client = Client {
+            requests,
+            answers,
+            sent,
+            acks,
+            channel,
+            buffer,
+            messages,
+            results,
+            replicas,
+            region,
+            control,
+            timeout: options.timeout,
+            window: options.window as usize,
+            depth: depth.into(),
+            every: every.into(),
+            submitted: 0,
+            done: 0,
+            freed: 0,
+            under_way: VecDeque::with_capacity(options.window as usize),
+            others: 0,
+            broken: None,
+            scratch: Vec::new(),
+        };
+        (0..client.depth).try_for_each(|n| client.post_recv(n))?;
+        Ok(client)
+    }
+
+    /// The number of replicas.
+    pub fn replicas(&self) -> usize {
+        self.replicas.len()
+    }
+
+    /// Bytes of the replicas' regions.
+    pub fn region(&self) -> u64 {
+        self.region
+    }
+
+    /// Operations under way.
+    pub fn under_way(&self) -> usize {
+        self.under_way.len()
+    }
+
+    fn post_recv(&self, n: u64) -> Result<()> {
+        let len = self.replicas.len() * RESULT;
+        let into = [self.results.sge((n % self.depth) as usize * len, len)];
+        Ok(self.answers.post_recv(&RecvWr { wr_id: n, sges: &into })?)
+    }
+
+    /// Send an operation; the ticket counts from 0.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: it is outside of something; nothing is sent. [`Error::Full`]: the window is full, or an
+    /// operation under way touches the same bytes and the outcome depends on their order.
+    pub fn submit(&mut self, op: &Operation) -> Result<u64> {
+        op.check(self.region, self.buffer.len() as u64, self.replicas.len())?;
+        if let Some(why) = &self.broken {
+            return Err(Error::Broken(why.clone()));
+        }
+        if self.under_way.len() >= self.window {
+            return Err(Error::Full);
+        }
+        let write = matches!(op, Operation::Write { .. });
+        if !(write && self.others == 0) && self.under_way.iter().any(|other| op.conflicts(other)) {
+            return Err(Error::Full);
+        }
+        let n = self.submitted;
+        if n - self.freed >= (self.window as u64) + self.every - 1 {
+            self.take_sent()?;
+            if n - self.freed >= (self.window as u64) + self.every - 1 {
+                return Err(Error::Full);
+            }
+        }
+        self.message(n, op);
+        let len = self.scratch.len();
+        let at = (n % self.depth) as usize * len;
+        self.messages.write(at, &self.scratch);
+        if let Operation::Write { offset, size } = *op {
+            let data = [self.buffer.sge(offset as usize, size as usize)];
+            let (addr, rkey) = (self.replicas[0].region + offset, self.replicas[0].rkey);
+            let wr = SendWr::new(n, SendOp::Write { addr, rkey }, Data::Sges(&data));
+            self.requests.post_send(&SendWr { flags: SendFlags::empty(), ..wr })?;
+        }
+        let note = [self.messages.sge(at, len)];
+        let flags = if (n + 1).is_multiple_of(self.every) { SendFlags::SIGNALED } else { SendFlags::empty() };
+        self.requests.post_send(&SendWr { flags, ..SendWr::new(n + 1, SendOp::Send, Data::Sges(&note)) })?;
+        self.submitted += 1;
+        self.under_way.push_back(*op);
+        self.others += usize::from(!write);
+        Ok(n)
+    }
+
+    /// The message of operation `n`, into `scratch`.
+    fn message(&mut self, n: u64, op: &Operation) {
+        let count = self.replicas.len();
+        self.scratch.clear();
+        for (i, it) in self.replicas.iter().enumerate() {
+            let note = it.notes + n % self.depth * note_stride(i, count) as u64;
+            let result = note + result_at(i, count) as u64;
+            let mut record = Record::default();
+            match *op {
+                Operation::Write { offset, size } => {
+                    if let Some(next) = self.replicas.get(i + 1) {
+                        record.next = (sys::IBV_WR_RDMA_WRITE as u8, next.region + offset);
+                        record.part = (it.region + offset, size as u32);
+                    }
+                }
+                Operation::Copy { from, to, size } => {
+                    record.own = (sys::IBV_WR_RDMA_WRITE as u8, it.region + to);
+                    record.local = (it.region + from, size as u32, it.lkey);
+                }
+                Operation::CompareSwap { offset, old, new, execute } => {
+                    if execute >> i & 1 != 0 {
+                        record.own = (sys::IBV_WR_ATOMIC_CMP_AND_SWP as u8, it.region + offset);
+                        (record.operand, record.swap) = (old, new);
+                        record.local = (result, RESULT as u32, it.notes_lkey);
+                    }
+                }
+                Operation::Flush { offset, size } => {
+                    record.own = (sys::IBV_WR_RDMA_READ as u8, it.region + offset);
+                    record.local = (result, size.min(RESULT as u64) as u32, it.notes_lkey);
+                }
+            }
+            self.scratch.extend(record.bytes());
+        }
+        self.scratch.resize(self.scratch.len() + count * RESULT, 0);
+    }
+
+    fn fail(&mut self, why: String) -> Error {
+        self.broken = Some(why.clone());
+        Error::Broken(why)
+    }
+
+    /// Take the completions of requests.
+    fn take_sent(&mut self) -> Result<()> {
+        let mut found = [Wc::default(); 16];
+        loop {
+            let count = self.sent.poll(&mut found)?;
+            for wc in &found[..count] {
+                if wc.status() != Status::SUCCESS {
+                    return Err(self.fail(format!("a request to hop 0 failed: {}", wc.status())));
+                }
+                self.freed = self.freed.max(wc.wr_id());
+            }
+            if count < found.len() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The next completion, if there is one. Completions come in the order of the operations.
+    ///
+    /// # Errors
+    /// [`Error::Broken`]: the group ended.
+    pub fn poll(&mut self) -> Result<Option<Done>> {
+        let mut wc = [Wc::default()];
+        if self.acks.poll(&mut wc)? == 0 {
+            if let Some(why) = &self.broken {
+                return Err(Error::Broken(why.clone()));
+            }
+            self.take_sent()?;
+            return Ok(None);
+        }
+        let n = self.done;
+        if wc[0].status() != Status::SUCCESS {
+            return Err(self.fail(format!("the answer of the last hop failed: {}", wc[0].status())));
+        }
+        let Some(op) = self.under_way.pop_front() else {
+            return Err(self.fail("an answer to nothing".into()));
+        };
+        self.others -= usize::from(!matches!(op, Operation::Write { .. }));
+        let values = matches!(op, Operation::CompareSwap { .. }).then(|| {
+            let count = self.replicas.len();
+            let mut bytes = vec![0; count * RESULT];
+            self.results.read((n % self.depth) as usize * bytes.len(), &mut bytes);
+            bytes.chunks_exact(RESULT).map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default())).collect()
+        });
+        self.post_recv(n + self.depth)?;
+        self.done += 1;
+        Ok(Some(Done { ticket: n, values }))
+    }
+
+    /// What a server says about the end of the group, if it has said it.
+    fn look_at_control(&mut self, patience: Duration) -> Result<()> {
+        let timeout = timespec(patience);
+        let mut fds = [PollFd::new(&self.control, PollFlags::IN)];
+        if poll(&mut fds, Some(&timeout))? == 0 {
+            return Ok(());
+        }
+        let why = match setup::hear(&self.control) {
+            Ok((kind::BROKEN, bytes)) => setup::text(&bytes),
+            Ok(_) => return Ok(()),
+            Err(_) => "hop 0: its server is gone".into(),
+        };
+        Err(self.fail(why))
+    }
+
+    /// Wait for the next completion.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: nothing is under way. [`Error::Broken`]: the group ended, or did not answer in time.
+    pub fn wait(&mut self, how: Wait) -> Result<Done> {
+        if self.under_way.is_empty() {
+            return Err(Error::Invalid("no operation is under way"));
+        }
+        let start = Instant::now();
+        let mut turns = 0u32;
+        loop {
+            match self.poll() {
+                Ok(Some(done)) => return Ok(done),
+                Ok(None) => {}
+                Err(error) => {
+                    // A server may know better which hop it was.
+                    self.look_at_control(Duration::from_millis(200))?;
+                    return Err(error);
+                }
+            }
+            turns = turns.wrapping_add(1);
+            let sleeps = how == Wait::Event && turns.is_multiple_of(2);
+            if sleeps {
+                self.sleep()?;
+            } else if how == Wait::Event {
+                // Whatever is completed from here on makes an event; the next turn polls once more.
+                while self.channel.try_event()?.is_some() {}
+                self.acks.arm(false)?;
+                self.sent.arm(false)?;
+                continue;
+            }
+            if sleeps || turns.is_multiple_of(256) {
+                self.look_at_control(Duration::ZERO)?;
+                if start.elapsed() > self.timeout {
+                    return Err(self.fail(format!("no answer within {} s", self.timeout.as_secs_f32())));
+                }
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn sleep(&self) -> Result<()> {
+        let mut fds =
+            [PollFd::from_borrowed_fd(self.channel.as_fd(), PollFlags::IN), PollFd::new(&self.control, PollFlags::IN)];
+        let short = rustix::event::Timespec { tv_sec: 1, tv_nsec: 0 };
+        poll(&mut fds, Some(&short.min(timespec(self.timeout))))?;
+        Ok(())
+    }
+
+    /// Do operations, at most the window of them at a time, and return the completions.
+    ///
+    /// # Errors
+    /// Those of [`Client::submit`] and [`Client::wait`]. All operations are checked before the first one is sent.
+    pub fn run(&mut self, ops: &[Operation], how: Wait) -> Result<Vec<Done>> {
+        ops.iter().try_for_each(|op| op.check(self.region, self.buffer.len() as u64, self.replicas.len()))?;
+        let mut all = Vec::with_capacity(ops.len());
+        let mut next = 0;
+        while all.len() < ops.len() {
+            match ops.get(next).map(|op| self.submit(op)) {
+                Some(Ok(_)) => {
+                    next += 1;
+                    continue;
+                }
+                Some(Err(Error::Full)) if self.under_way.is_empty() => {
+                    std::thread::yield_now();
+                    continue;
+                }
+                Some(Err(Error::Full)) | None => {}
+                Some(Err(error)) => return Err(error),
+            }
+            all.push(self.wait(how)?);
+        }
+        Ok(all)
+    }
+
+    /// Have all replicas write a part of their regions to their standard output.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`]: outside the region. [`Error::Broken`].
+    pub fn print_buffer(&mut self, offset: u64, length: u64) -> Result<()> {
+        Operation::Flush { offset, size: length }.check(self.region, 0, self.replicas.len())?;
+        setup::tell_numbers(&self.control, kind::PRINT, &[offset, length])?;
+        match setup::hear(&self.control) {
+            Ok((kind::PRINTED, _)) => Ok(()),
+            Ok((kind::BROKEN, bytes)) => Err(self.fail(setup::text(&bytes))),
+            _ => Err(self.fail("hop 0: its server is gone".into())),
+        }
+    }
+}
+
+fn timespec(duration: Duration) -> rustix::event::Timespec {
+    rustix::event::Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: duration.subsec_nanos().into() }
+}

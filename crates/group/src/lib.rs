@@ -1,0 +1,59 @@
+//! Group operations along a chain of replicas (HyperLoop, SIGCOMM 2018), by entries that were posted beforehand.
+//!
+//! A client writes, copies, compares and swaps in the memory of all replicas of a chain. After set-up, no replica's
+//! program takes part: the client's message patches entries of managed queues ([`rdma::dv`]) on every replica, and
+//! the queues run in a circle, so nothing is posted again.
+//!
+//! # What is where
+//!
+//! | subject | items |
+//! |---|---|
+//! | a replica | [`Server`], [`ServerOptions`] |
+//! | operations, and what is refused | [`Operation`] |
+//! | a client | [`Client`], [`ClientOptions`], [`Done`], [`Wait`] |
+//! | why a group ended | [`Error`] |
+//!
+//! # The way of one gWRITE
+//!
+//! Each replica has three queue pairs for each group: `previous` receives from the client's side, `own` is connected to
+//! itself, `next` leads to the following replica; that of the last replica leads to the client. A *round* is what
+//! each of them has for one operation:
+//!
+//! | queue | entries of a round |
+//! |---|---|
+//! | `previous`, receives | one receive, whose list leads into the entries below and into the note |
+//! | `own`, sends | WAIT for the receive; an operation that is patched: NOP, WRITE, READ or compare and swap |
+//! | `next`, sends | WAIT for the receive; WRITE, patched; WAIT for `own`; SEND of the note |
+//!
+//! 1. The client WRITEs the data to the first replica, and SENDs a message: one record for each replica, then 8 bytes
+//!    for each replica's result.
+//! 2. The receive scatters the first record into the entries, and the rest into the round's note.
+//! 3. Its completion meets the WAITs. `next` WRITEs the data to the following replica and SENDs the note.
+//! 4. The last replica's note holds only the results. It goes to the client, which counts the operation as done.
+//!
+//! A gMEMCPY is a WRITE of `own`; a gCAS a compare and swap whose old value goes into the note; a gFLUSH a READ.
+//!
+//! # What is promised
+//!
+//! * Operations are done in order on each replica. An operation that conflicts with one under way waits for it at the
+//!   client ([`Client::submit`]), so a window does not change the outcome.
+//! * When an operation is done, all replicas have executed it.
+//! * A gFLUSH promises that earlier operations of the group are visible in each replica's memory. That memory is no
+//!   storage: it survives the applications, not the server's end.
+//! * A group that fails in the middle has applied the operation to the first replicas only. Writes at offsets may be
+//!   repeated.
+
+mod client;
+mod error;
+mod operation;
+mod replica;
+mod rounds;
+mod setup;
+
+pub use client::{Client, ClientOptions, Done, Wait};
+pub use error::{Error, Result};
+pub use operation::{MOST_REPLICAS, Operation};
+pub use replica::{Server, ServerOptions};
+
+/// The largest window.
+pub const MOST_WINDOW: u32 = 2000;
