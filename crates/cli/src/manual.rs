@@ -209,7 +209,8 @@ rules before it hold.",
         title: "Examples",
         text: "  softrnic sock -- redis-server
   softrnic sock -- redis-benchmark
-  softrnic sock --rules /etc/libsdp.conf -- ./server",
+  softrnic sock --rules /etc/libsdp.conf -- ./server
+  softrnic sock --explain --rules /etc/libsdp.conf --address 127.0.0.1:80 ./server",
     },
     Section {
         command: "doctor",

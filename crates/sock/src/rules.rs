@@ -156,7 +156,13 @@ impl Rules {
 }
 
 impl Rule {
-    fn names(&self, program: &str) -> bool {
+    /// What it says.
+    pub fn family(&self) -> Family {
+        self.family
+    }
+
+    /// Whether it is about programs of this name.
+    pub fn names(&self, program: &str) -> bool {
         glob::matches(self.program.as_bytes(), program.as_bytes())
     }
 
