@@ -110,6 +110,12 @@ pub const SETTINGS: &[Setting] = &[
         about: "Messages longer than this go by single copy, whatever is quicker; 16384 with SOFTRNIC_SINGLE_COPY=1.",
     },
     Setting {
+        name: "SOFTRNIC_SOCK_SPIN",
+        values: "MICROSECONDS",
+        about: "For programs under softrnic sock: how long one that waits for a moved connection looks at the memory \
+            before it sleeps, where its last waits were short; at most 50. 0: never.",
+    },
+    Setting {
         name: variable::VIEW,
         values: "DIRECTORY",
         about: "What programs see instead of /sys/class/infiniband and /dev/infiniband; run sets it. Without it the \
