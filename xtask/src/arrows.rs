@@ -62,7 +62,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // The limits of the machine itself: code that knew the device would measure no limit.
     ("softrnic-limits", &[]),
     // The program.
-    ("softrnic-cli",    &["softrnic-verbs", "softrnic-report", "softrnic-ask", "softrnic-rdma", "softrnic-sys", "softrnic-view", "softrnic-taps", "softrnic-dropin", "softrnic-limits", "softrnic-sock", "softrnic-exs"]),
+    ("softrnic-cli",    &["softrnic-verbs", "softrnic-report", "softrnic-ask", "softrnic-rdma", "softrnic-group", "softrnic-sys", "softrnic-view", "softrnic-taps", "softrnic-dropin", "softrnic-limits", "softrnic-sock", "softrnic-exs"]),
     // Tests of the library through its C ABI.
     ("softrnic-conformance", &["softrnic-verbs", "softrnic-rdma"]),
     // Development commands, which use no other crate.

@@ -9,6 +9,7 @@ mod elf;
 mod exs_manual;
 mod fixture;
 mod follow;
+mod group;
 mod install;
 mod link;
 mod locate;
@@ -79,6 +80,17 @@ enum Command {
     /// queues are, and what stands in the way (RNR NAKs, retries, full rings). In a terminal it is refreshed until q is
     /// pressed; else a new table follows the last.
     Top(top::Options),
+    /// Be replicas of a chain, on whose memory a client works by itself
+    ///
+    /// The process has a region and queues, and sleeps. Clients write, copy, compare and swap in the regions of all
+    /// replicas of the chain by entries that were posted beforehand (docs/group.md). The end of the chain is started
+    /// first; every other replica names the one behind it. It ends when it is killed.
+    GroupServe(group::ServeOptions),
+    /// Send gWRITEs along a chain of replicas, and measure them
+    ///
+    /// The options are those of HyperLoop's client: 5000 gWRITEs of 1024 bytes, one at a time. A window above 2000 is
+    /// taken as 2000.
+    GroupClient(group::ClientCommand),
     /// Make a directory with the library under the names that programs look for
     ///
     /// For programs that are to find the device without softrnic run: with LD_LIBRARY_PATH set to its lib, or built
@@ -104,6 +116,8 @@ fn main() -> ExitCode {
         Command::Selftest(options) => selftest::run(&options),
         Command::Doctor(options) => return doctor::run(&options),
         Command::Top(options) => top::run(&options),
+        Command::GroupServe(options) => group::serve(&options),
+        Command::GroupClient(options) => group::client(&options),
         Command::Install(options) => install::run(&options),
         Command::Peer(options) => link::peer(&options),
         Command::Follow(options) => follow::run(&options),

@@ -14,7 +14,7 @@ mod wait;
 pub use fixture::{Fixture, Joined, PORT};
 pub use footprint::Footprint;
 pub use library::library;
-pub use program::softrnic;
+pub use program::{program, softrnic};
 pub use random::Random;
 pub use remote::{Remote, Wire, is_stopped};
 pub use setting::{seed, setting};

@@ -6,7 +6,10 @@ use std::process::Command;
 use crate::library;
 
 /// The program `softrnic` that was built with the library.
-fn program() -> PathBuf {
+///
+/// # Panics
+/// If it is not there.
+pub fn program() -> PathBuf {
     let library = PathBuf::from(library().path());
     let beside = library.parent().expect("a directory");
     let places = [beside.join("softrnic"), beside.join("../softrnic"), beside.join("../bin/softrnic")];

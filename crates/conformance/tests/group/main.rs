@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance::{Fixture, Random, Remote, Wire};
+use conformance::{Fixture, Random, Remote, Wire, program, softrnic};
 use group::{Client, ClientOptions, Done, Error, Operation, Server, ServerOptions, Wait};
 use rdma::{Access, Mr};
 
@@ -277,4 +277,42 @@ fn a_killed_server_is_named() {
     let error = (0..).find_map(|_| client.run(&op, Wait::Event).err()).expect("it ends");
     assert!(matches!(&error, Error::Broken(why) if why.contains("hop 1")), "{error}");
     assert!(matches!(client.submit(&op[0]), Err(Error::Broken(_))));
+}
+
+/// A child that is killed at the end.
+struct Serving(std::process::Child);
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The programs: `group-serve` says its port, `group-client` measures along the chain.
+#[test]
+fn the_programs_work_together() {
+    use std::io::BufRead as _;
+    let library = conformance::library();
+    let lib = ["--lib", library.path()];
+    let mut command = std::process::Command::new(program());
+    command.args(["group-serve", "--port", "0", "--replicas", "3"]).args(lib).stdout(std::process::Stdio::piped());
+    let mut serving = Serving(command.spawn().expect("softrnic"));
+    let mut line = String::new();
+    let out = serving.0.stdout.take().expect("a pipe");
+    std::io::BufReader::new(out).read_line(&mut line).expect("a line");
+    let port = line.trim().rsplit(' ').next().expect("a port");
+    let to = format!("127.0.0.1:{port}");
+    for wait in [&[][..], &["--use-notify"]] {
+        let args = ["group-client", "-c", &to, "-s", "100", "-n", "300", "-w", "20", "--json"];
+        let (status, text) = softrnic(&[&args[..], &lib, wait].concat());
+        assert_eq!(status, 0, "{text}");
+        let found: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        assert_eq!((&found["replicas"], &found["operations"]), (&3.into(), &300.into()), "{text}");
+        let [p50, most] = ["p50", "max"].map(|key| found["microseconds"][key].as_f64().expect("a number"));
+        assert!(0.0 < p50 && p50 <= most, "{text}");
+    }
+    drop(serving);
+    let (status, text) = softrnic(&[&["group-client", "-c", &to][..], &lib].concat());
+    assert!(status == 1 && text.starts_with(&format!("softrnic: {to}: ")), "{text}");
 }
