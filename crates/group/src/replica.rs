@@ -1,7 +1,7 @@
 //! A replica: a process with a region and queues, whose threads sleep while operations are done.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -48,11 +48,28 @@ impl Server {
     /// # Errors
     /// Those of sockets and verbs; EOPNOTSUPP: the device has no managed queues.
     pub fn start(context: &Arc<Context>, options: &ServerOptions) -> Result<Server> {
+        Self::start_with(context, options, |pd| pd.reg_mr(options.region, setup::access()))
+    }
+
+    /// As [`Server::start`]; the region is the beginning of a file, for applications that read or map it from other
+    /// processes. Groups go on while these are stopped or end.
+    ///
+    /// # Errors
+    /// As of [`Server::start`]; EINVAL: the file is shorter than the region.
+    pub fn start_on(context: &Arc<Context>, options: &ServerOptions, file: BorrowedFd<'_>) -> Result<Server> {
+        Self::start_with(context, options, |pd| pd.reg_mr_file(file, options.region, setup::access()))
+    }
+
+    fn start_with(
+        context: &Arc<Context>,
+        options: &ServerOptions,
+        register: impl FnOnce(&Arc<Pd>) -> rdma::Result<Arc<Mr>>,
+    ) -> Result<Server> {
         if options.region == 0 || !options.region.is_multiple_of(8) {
             return Err(Error::Invalid("a region is a multiple of 8 bytes"));
         }
         let pd = context.alloc_pd()?;
-        let region = pd.reg_mr(options.region, setup::access())?;
+        let region = register(&pd)?;
         let (gid, next) = (setup::own_gid(context)?, options.next);
         let host = Arc::new(Host { context: context.clone(), pd, gid, region, next, groups: Mutex::default() });
         let listener = TcpListener::bind(options.listen)?;

@@ -1,11 +1,12 @@
 //! Registered memory.
 
 use std::mem::ManuallyDrop;
+use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use sys::*;
 use verbs::Access;
 
@@ -26,6 +27,19 @@ impl Pages {
         // adapter does not pay for the pages.
         let start =
             unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, rights, MapFlags::PRIVATE | MapFlags::POPULATE) };
+        match start {
+            Ok(start) => Ok(Pages { start: NonNull::new(start.cast()).expect("not at address 0"), mapped }),
+            Err(errno) => Err(Error::new("mmap", errno.raw_os_error())),
+        }
+    }
+}
+
+impl Pages {
+    fn of_file(file: BorrowedFd<'_>, len: usize) -> Result<Self> {
+        let mapped = len.max(1).next_multiple_of(rustix::param::page_size());
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice.
+        let start = unsafe { mmap(std::ptr::null_mut(), mapped, rights, MapFlags::SHARED, file, 0) };
         match start {
             Ok(start) => Ok(Pages { start: NonNull::new(start.cast()).expect("not at address 0"), mapped }),
             Err(errno) => Err(Error::new("mmap", errno.raw_os_error())),
@@ -86,6 +100,19 @@ impl Pd {
     /// Allocate `len` bytes and register them (`ibv_reg_mr(3)`).
     pub fn reg_mr(self: &Arc<Self>, len: usize, access: Access) -> Result<Arc<Mr>> {
         self.register_pages(Arc::new(Pages::new(len)?), len, access)
+    }
+
+    /// Map the first `len` bytes of a file, shared, and register them (`ibv_reg_mr(3)`): what peers write is in the
+    /// file, for all processes that read or map it. If the file becomes shorter, an access ends the process (SIGBUS,
+    /// `mmap(2)`).
+    ///
+    /// EINVAL: the file has fewer bytes.
+    pub fn reg_mr_file(self: &Arc<Self>, file: BorrowedFd<'_>, len: usize, access: Access) -> Result<Arc<Mr>> {
+        let stat = rustix::fs::fstat(file).map_err(|errno| Error::new("fstat", errno.raw_os_error()))?;
+        if u64::try_from(stat.st_size).unwrap_or(0) < len as u64 {
+            return Err(Error::new("ibv_reg_mr", libc::EINVAL));
+        }
+        self.register_pages(Arc::new(Pages::of_file(file, len)?), len, access)
     }
 
     /// Register the buffer of another region once more: both regions have the same bytes, and each ends by itself.

@@ -1,6 +1,8 @@
 //! Groups: a client and chains of replicas, each replica in a process of its own or all in one.
 
 use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +17,10 @@ const ENTRY: &str = "the_other_process";
 #[test]
 #[ignore = "a part of other tests"]
 fn the_other_process() {
-    let Some((_, mut wire)) = Wire::to_test() else { return };
+    let Some((part, mut wire)) = Wire::to_test() else { return };
+    if part != "replica" {
+        return with_file(&part, &mut wire);
+    }
     let fixture = Fixture::open();
     let (count, next): (usize, Option<SocketAddr>) = wire.hear();
     let servers = start(&fixture, count, next);
@@ -24,6 +29,28 @@ fn the_other_process() {
         let mut bytes = vec![0; REGION];
         servers[replica].region().read(0, &mut bytes);
         wire.tell(&(bytes, servers[replica].counts().expect("counts")));
+    }
+}
+
+/// Parts with a file: a replica whose region it is, or the application that reads it.
+fn with_file(part: &str, wire: &mut Wire) {
+    let path: String = wire.hear();
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).expect("the file");
+    if part == "application" {
+        let mut bytes = [0; 8];
+        while wire.try_hear::<()>().is_some() {
+            file.read_exact_at(&mut bytes, 0).expect("the region");
+            wire.tell(&u64::from_ne_bytes(bytes));
+        }
+        return;
+    }
+    let fixture = Fixture::open();
+    let next = wire.hear();
+    let options = ServerOptions { listen: "127.0.0.1:0".parse().expect("an address"), next, region: REGION };
+    let server = Server::start_on(&fixture.context, &options, file.as_fd()).expect("a server");
+    wire.tell(&server.addr());
+    while wire.try_hear::<()>().is_some() {
+        wire.tell(&server.counts().expect("counts"));
     }
 }
 
@@ -315,4 +342,49 @@ fn the_programs_work_together() {
     drop(serving);
     let (status, text) = softrnic(&[&["group-client", "-c", &to][..], &lib].concat());
     assert!(status == 1 && text.starts_with(&format!("softrnic: {to}: ")), "{text}");
+}
+
+/// Operations go on while the replicas' applications are stopped, and when they have been killed; nothing is posted.
+#[test]
+fn applications_may_stop_and_die() {
+    use rustix::process::Signal;
+    let fixture = Fixture::open();
+    let (mut next, mut servers, mut applications, mut paths) = (None::<SocketAddr>, vec![], vec![], vec![]);
+    for i in 0..3 {
+        let path = std::env::temp_dir().join(format!("softrnic-group-{}-{i}", std::process::id()));
+        std::fs::write(&path, vec![0; REGION]).expect("a file");
+        let mut server = Remote::start(ENTRY, "server", &[]);
+        server.wire.tell(&path);
+        next = Some(server.wire.exchange(&next));
+        let mut application = Remote::start(ENTRY, "application", &[]);
+        application.wire.tell(&path);
+        assert_eq!(application.wire.exchange::<(), u64>(&()), 0);
+        servers.push(server);
+        applications.push(application);
+        paths.push(path);
+    }
+    let (mut client, buffer) = client(&fixture, next.expect("a replica"), 16);
+    let counts = |servers: &mut Vec<Remote>| -> Vec<[u64; 2]> {
+        servers.iter_mut().map(|server| server.wire.exchange::<(), [u64; 2]>(&())).collect()
+    };
+    let before = counts(&mut servers);
+    let ops = vec![Operation::Write { offset: 0, size: 1024 }; 2000];
+    let mut write = |value: u64| {
+        buffer.write(0, &value.to_ne_bytes());
+        client.run(&ops, Wait::Poll).unwrap_or_else(|error| panic!("{error}"));
+        for path in &paths {
+            let bytes = std::fs::read(path).expect("the region");
+            assert_eq!(bytes[..8], value.to_ne_bytes());
+        }
+    };
+    write(1);
+    applications.iter_mut().for_each(|it| assert_eq!(it.wire.exchange::<(), u64>(&()), 1));
+    applications.iter().for_each(|it| it.signal(Signal::STOP));
+    write(2);
+    applications.iter_mut().for_each(Remote::kill);
+    write(3);
+    for (before, after) in before.iter().zip(counts(&mut servers)) {
+        assert_eq!((before[0], before[1] + 6000), (after[0], after[1]));
+    }
+    paths.iter().for_each(|path| std::fs::remove_file(path).expect("a file of ours"));
 }
