@@ -141,9 +141,7 @@ pub fn client(options: &ClientCommand) -> Result<ExitCode, String> {
         );
     } else {
         say!("{done} gWRITEs of {size} bytes to {replicas} replicas, {window} at a time: {seconds:.3} s, {rate:.0}/s");
-        say!(
-            "from submission to completion, us: p50 {p50:.1}, p95 {p95:.1}, p99 {p99:.1}, p99.9 {p999:.1}, max {most:.1}"
-        );
+        say!("submission to completion, us: p50 {p50:.1}, p95 {p95:.1}, p99 {p99:.1}, p99.9 {p999:.1}, max {most:.1}");
     }
     Ok(ExitCode::SUCCESS)
 }
