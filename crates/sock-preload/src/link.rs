@@ -22,6 +22,8 @@ pub const LINKS: usize = 256;
 const FREE: i32 = 0;
 const CALLS: i32 = -1;
 
+/// How often a thread looks whether a bell is empty now, before it takes another one.
+const TRIES: u32 = 32;
 /// In the count of threads that sleep by a bell: one of them is emptying it.
 const EMPTYING: u32 = 1 << 31;
 /// In [`Link::refs`]: the link is being given back.
@@ -280,9 +282,8 @@ impl Link {
             if bell.used.load(Ordering::SeqCst) > 0 {
                 continue;
             }
-            while bell.inside.fetch_add(1, Ordering::SeqCst) & EMPTYING != 0 {
-                bell.inside.fetch_sub(1, Ordering::SeqCst);
-                rustix::thread::sched_yield();
+            if !bell.go_inside() {
+                continue;
             }
             let _ = bell.used.compare_exchange(FREE, CALLS, Ordering::SeqCst, Ordering::SeqCst);
             let inside = Inside { link: self, number };
@@ -299,6 +300,21 @@ pub struct Inside {
     link: &'static Link,
     /// The bell's number.
     pub number: usize,
+}
+
+impl Bell {
+    /// Counts this thread among those that sleep by the bell. False: it is being emptied all the time. That may be by
+    /// a frame of this very thread that a signal's handler has interrupted or left, so no call waits for the end of it.
+    fn go_inside(&self) -> bool {
+        for _ in 0..TRIES {
+            if self.inside.fetch_add(1, Ordering::SeqCst) & EMPTYING == 0 {
+                return true;
+            }
+            self.inside.fetch_sub(1, Ordering::SeqCst);
+            rustix::thread::sched_yield();
+        }
+        false
+    }
 }
 
 impl Inside {
