@@ -1,7 +1,7 @@
 //! `softrnic exs-blast`: extended sockets between two processes, beside the verbs that they are made of, and beside
 //! TCP.
 //!
-//! Every figure has its limit: what the same bytes take without the sockets, measured in turns with it.
+//! Every figure has its limit: the time of as many bytes by verbs or TCP without extended sockets, measured in turns.
 
 mod remote;
 mod table;
@@ -206,7 +206,7 @@ fn measure(
     Ok(Row { task: *task, figure, cpu, direct, limit: name, limit_figure, ratio })
 }
 
-/// What the same bytes take in verbs.
+/// The time of as many bytes in verbs.
 fn limit(task: &Task, end: &End, link: &mut Link, budget: Duration) -> Result<Option<(String, f64)>, String> {
     let mut latency = |operation, bytes, waiting| {
         let case = Case { waiting, ..Case::latency(Transport::Rc, operation, bytes) };

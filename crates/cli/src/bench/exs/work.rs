@@ -210,7 +210,7 @@ fn typical(times: &mut Vec<Duration>) -> f64 {
     times[times.len() / 2].as_secs_f64() * 1e6
 }
 
-/// A socket of TCP: the same over write(2) and read(2).
+/// A TCP socket, moved by write(2) and read(2).
 fn tcp(task: &Task, to: SocketAddr, link: &mut Link, budget: Duration) -> Result<Figure, String> {
     let mut stream = TcpStream::connect(to).map_err(text)?;
     stream.set_nodelay(true).map_err(text)?;
