@@ -17,7 +17,9 @@ fn single_copies() {
     let mut node = Node::with(window::Config { single_copy: true, ..Default::default() });
     let link = node.resolve(peer);
     assert!(node.env.caps(link).single_copy.is_none(), "nothing is known yet");
-    assert_eq!(node.env.pull(link, ticket, &[], &[]), Err(SingleCopyError::Denied));
+    // The peer's proof may come during the call. Without it, the call is refused.
+    let early = node.env.pull(link, ticket, &[], &[]);
+    assert!(early == Err(SingleCopyError::Denied) || node.env.caps(link).single_copy.is_some(), "{early:?}");
     node.until("single copies", |node| node.env.caps(link).single_copy.is_some());
 
     let at = |offset: u64, len: u32| Span { addr: theirs + offset, len, guarded: false };
