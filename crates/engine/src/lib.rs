@@ -165,7 +165,9 @@ pub struct Engine<P: Env> {
     /// Queue pairs over TCP connections that have something to send, or have ended.
     streams: VecDeque<QpId>,
     /// The buffer of the connection that sends next.
-    spare_output: Vec<u8>,
+    spare_output: rdmap::Output,
+    /// See [`Engine::set_streams_copied`].
+    streams_copied: bool,
 }
 
 impl<P: Env> Engine<P> {
@@ -219,7 +221,8 @@ impl<P: Env> Engine<P> {
             tickets: Vec::new(),
             is_iwarp: false,
             streams: VecDeque::new(),
-            spare_output: Vec::new(),
+            spare_output: rdmap::Output::default(),
+            streams_copied: false,
         }
     }
 

@@ -8,11 +8,14 @@
 //! * `state`: what a queue pair has beside its queues.
 //! * `stream`: the start, the end, and what the driver asks and tells.
 //! * `outbound`: requests and answers on their way out.
+//! * `output`: what waits for TCP.
 //! * `inbound`: the peer's messages.
 
 mod inbound;
 mod outbound;
+mod output;
 pub(crate) mod state;
 mod stream;
 
 pub(crate) use outbound::takes;
+pub use output::Output;

@@ -43,6 +43,7 @@ pub mod stream;
 pub mod sync;
 #[cfg(not(loom))]
 mod table_memory;
+pub mod tcp;
 
 #[cfg(not(loom))]
 pub use shared::Half;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use ::verbs::{Errno, QpId, Qpn, Result};
 use iwarp::mpa::{Agreed, Role};
 use memory::fds::{FdSet, TrackedFd};
+use memory::tcp;
 use parking_lot::Mutex;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -30,6 +31,11 @@ const FPDU: usize = u16::MAX as usize;
 const FEW: usize = 4;
 /// The number of events that are taken from the kernel at a time.
 const BATCH: usize = 32;
+/// Bytes read behind the rest of a segment that is read straight to its place: padding, CRC, and the headers of the
+/// FPDU behind it, so that the payload of that one can be read straight to its place, too.
+const BEHIND: usize = 32;
+/// Bytes read at the start of an FPDU that is probably large: they are copied.
+const AHEAD: usize = 4096;
 /// Calls that write to one connection in a row while it takes all.
 const WRITES: u32 = 4;
 /// How long requests may take that were posted before the program ended the connection, in nanoseconds.
@@ -62,6 +68,8 @@ struct Conn {
     /// The first bytes may be sent.
     begun: bool,
     nudges: usize,
+    /// The last FPDU was one that is worth reading straight to its place.
+    large: bool,
 }
 
 /// The connections of an adapter.
@@ -116,6 +124,7 @@ impl Streams {
             hold: 0,
             begun: true,
             nudges: 0,
+            large: false,
         };
         self.conns.insert(self.last, conn);
         Ok(self.last)
@@ -168,6 +177,8 @@ impl Ends {
 enum Moved {
     Bytes(usize),
     Nothing,
+    /// Memory of the program is not there.
+    Fault,
     Over,
 }
 
@@ -176,6 +187,7 @@ fn moved(result: rustix::io::Result<usize>) -> Moved {
         Ok(0) => Moved::Over,
         Ok(n) => Moved::Bytes(n),
         Err(Os::AGAIN | Os::INTR) => Moved::Nothing,
+        Err(Os::FAULT) => Moved::Fault,
         Err(_) => Moved::Over,
     }
 }
@@ -228,14 +240,43 @@ impl Core {
             return;
         }
         let mut bounce = std::mem::take(&mut self.streams.bounce);
-        if let Some(conn) = self.streams.conns.get(&key) {
-            match moved(rustix::net::recv(&conn.socket, &mut bounce[..], RecvFlags::DONTWAIT).map(|(n, _)| n)) {
-                Moved::Bytes(n) => self.engine.stream_input(qp, bounce.get(..n).unwrap_or_default(), now),
-                Moved::Nothing => {}
-                Moved::Over => self.engine.stream_closed(qp, now),
+        self.read_stream(key, qp, &mut bounce, now);
+        self.streams.bounce = bounce;
+    }
+
+    /// Reads what has come over a connection, up to [`CHUNK`] bytes.
+    fn read_stream(&mut self, key: u64, qp: QpId, bounce: &mut [u8], now: u64) {
+        let mut left = CHUNK;
+        while left > 0
+            && let Some(conn) = self.streams.conns.get_mut(&key)
+        {
+            let spans = self.engine.stream_direct(qp);
+            let direct: usize = spans.iter().map(|span| span.len as usize).sum();
+            conn.large |= direct > 0;
+            let room = match direct {
+                0 if conn.large => AHEAD,
+                0 => CHUNK,
+                _ => BEHIND,
+            };
+            let behind = bounce.get_mut(..room).unwrap_or_default();
+            let result = tcp::receive(&conn.socket, spans, behind);
+            let asked = result.map_or(0, |moved| moved.asked);
+            match moved(result.map(|moved| moved.bytes)) {
+                Moved::Bytes(n) if direct > 0 => {
+                    let placed = n.min(direct);
+                    self.engine.stream_placed(qp, placed, behind.get(..n - placed).unwrap_or_default(), now);
+                    left = if n < asked { 0 } else { left.saturating_sub(n) };
+                }
+                Moved::Bytes(n) => {
+                    self.engine.stream_input(qp, behind.get(..n).unwrap_or_default(), now);
+                    conn.large = conn.large && !self.engine.stream_direct(qp).is_empty();
+                    left = if n < asked { 0 } else { left.saturating_sub(n) };
+                }
+                Moved::Nothing => return,
+                Moved::Fault if direct > 0 => self.engine.stream_misplaced(qp, now),
+                Moved::Fault | Moved::Over => return self.engine.stream_closed(qp, now),
             }
         }
-        self.streams.bounce = bounce;
     }
 
     /// Sends what the engine has for connections, and takes leave of those that are over.
@@ -265,19 +306,18 @@ impl Core {
             return;
         }
         for _ in 0..WRITES {
-            let bytes = self.engine.stream_output(qp, CHUNK, now);
-            if bytes.is_empty() {
-                return;
-            }
-            let len = bytes.len();
-            match send(&conn.socket, bytes) {
+            let Some(output) = self.engine.stream_output(qp, CHUNK, now) else { return };
+            let result = tcp::send(&conn.socket, output.parts());
+            let asked = result.map_or(0, |moved| moved.asked);
+            match moved(result.map(|moved| moved.bytes)) {
                 Moved::Bytes(n) => {
                     self.engine.stream_sent(qp, n, now);
-                    if n == len {
+                    if n == asked {
                         continue;
                     }
                 }
                 Moved::Nothing => {}
+                Moved::Fault => return self.engine.stream_unreadable(qp, now),
                 Moved::Over => return self.engine.stream_closed(qp, now),
             }
             self.engine.stream_full(qp);
@@ -309,7 +349,7 @@ impl Core {
             match send(&conn.socket, &conn.tail) {
                 Moved::Bytes(n) => drop(conn.tail.drain(..n)),
                 Moved::Nothing => {}
-                Moved::Over => return self.streams.remove(key),
+                Moved::Fault | Moved::Over => return self.streams.remove(key),
             }
         }
         let wants_room = !conn.tail.is_empty();

@@ -78,7 +78,7 @@ pub mod xrceth;
 
 pub use env::{Entropy, EntryArray, Env, Memory, Observer, PacketWire, SameHost};
 pub use error::{Error, Result};
-pub use link::{AtomicOp, Fault, LinkCaps, LinkId, Nanos, Path, Payload, SendError, SingleCopyCaps, Span};
+pub use link::{AtomicOp, Fault, LinkCaps, LinkId, Nanos, Part, Path, Payload, SendError, SingleCopyCaps, Span};
 pub use packet::{Head, Packet, PacketOp, packet_flags};
 pub use same_host::{
     Export, ExportId, Offer, OneSided, OneSidedDone, OneSidedOp, PIECE, SHORTEST, SingleCopyError, TicketRef,

@@ -16,6 +16,15 @@ pub struct Span {
     pub guarded: bool,
 }
 
+/// A part of what goes into a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part<'a> {
+    /// Bytes of the engine.
+    Own(&'a [u8]),
+    /// Memory of this process.
+    Memory(Span),
+}
+
 /// An access failed: the memory is not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;

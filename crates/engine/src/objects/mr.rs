@@ -96,6 +96,7 @@ impl<P: Env> Engine<P> {
         }
         self.hide_mr(info.key);
         self.expel(mr);
+        self.settle_streams();
         if translation.is_some() || access.is_some() {
             let on_demand = info.access.contains(Access::ON_DEMAND);
             backing = if on_demand { Backing::Guarded } else { Backing::Plain };
@@ -118,6 +119,7 @@ impl<P: Env> Engine<P> {
         let key = region.info.key;
         self.hide_mr(key);
         self.expel(mr);
+        self.settle_streams();
         if let Some(gone) = self.mem.remove_mr(mr) {
             self.leave_pd(gone.info.pd);
         }

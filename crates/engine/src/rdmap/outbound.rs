@@ -12,6 +12,7 @@ use wire::rdmap::read_request;
 use wire::{Env, Memory, Nanos, Span};
 
 use super::inbound::tag_fault;
+use super::output::{Mark, Output};
 use super::state::{Current, StreamState};
 use crate::Engine;
 use crate::qp::{Inflight, Qp};
@@ -21,14 +22,20 @@ use crate::region::NULL_ADDR;
 /// number.
 const ANSWERS_IN_ROW: u32 = 4;
 
-/// FPDUs of a message on their way into the output. Bytes of the message are copied once, and their CRC is that of the
-/// copy: memory that changes meanwhile, as that of a READ may, spoils no CRC.
+/// FPDUs of a message on their way into the output.
+///
+/// Without CRCs, long pieces of the message stay where they are until TCP takes them. With CRCs all bytes are copied
+/// once, and their CRC is that of the copy: memory that changes meanwhile, as that of a READ may, spoils no CRC.
 struct Gather<'a, M> {
     memory: &'a M,
     spans: &'a [Span],
     /// The bytes of the message, in place of the spans.
     inline: Option<&'a [u8]>,
-    out: RefCell<&'a mut Vec<u8>>,
+    out: RefCell<&'a mut Output>,
+    /// The request that the message belongs to, if it is no answer.
+    request: Option<u64>,
+    /// All bytes are to be copied.
+    copies: bool,
     /// The last range was copied for its CRC.
     copied: Cell<bool>,
     /// Some memory could not be read.
@@ -36,13 +43,12 @@ struct Gather<'a, M> {
 }
 
 impl<M: Memory> Gather<'_, M> {
-    /// Appends a range of the message to the output; gives where it is there.
-    fn append(&self, range: Range<usize>) -> usize {
+    /// Appends a range of the message to the output.
+    fn append(&self, range: Range<usize>, copies: bool) {
         let mut out = self.out.borrow_mut();
-        let start = out.len();
         if let Some(inline) = self.inline {
-            out.extend_from_slice(inline.get(range).unwrap_or_default());
-            return start;
+            out.own().extend_from_slice(inline.get(range).unwrap_or_default());
+            return;
         }
         let (mut skip, mut left) = (range.start, range.len());
         for span in self.spans {
@@ -52,12 +58,18 @@ impl<M: Memory> Gather<'_, M> {
                 continue;
             }
             let take = (len - skip).min(left);
-            let at = out.len();
-            out.resize(at + take, 0);
-            let to = out.get_mut(at..).unwrap_or_default();
             let from = span.addr.wrapping_add(skip as u64);
-            if span.addr != NULL_ADDR && self.memory.load(from, span.guarded, to).is_err() {
-                self.faulted.set(true);
+            let piece = Span { addr: from, len: take as u32, guarded: span.guarded };
+            if !copies && span.addr != NULL_ADDR && Output::gathers(&piece) {
+                out.push(piece, self.request);
+            } else {
+                let own = out.own();
+                let at = own.len();
+                own.resize(at + take, 0);
+                let to = own.get_mut(at..).unwrap_or_default();
+                if span.addr != NULL_ADDR && self.memory.load(from, span.guarded, to).is_err() {
+                    self.faulted.set(true);
+                }
             }
             left -= take;
             skip = 0;
@@ -65,15 +77,15 @@ impl<M: Memory> Gather<'_, M> {
                 break;
             }
         }
-        start
     }
 }
 
 impl<M: Memory> Payload for Gather<'_, M> {
     fn crc(&self, range: Range<usize>, crc: Crc) -> Crc {
-        let start = self.append(range);
+        let start = self.out.borrow_mut().own().len();
+        self.append(range, true);
         self.copied.set(true);
-        crc.bytes(self.out.borrow().get(start..).unwrap_or_default())
+        crc.bytes(self.out.borrow_mut().own().get(start..).unwrap_or_default())
     }
 }
 
@@ -82,12 +94,12 @@ struct Into<'a, 'b, M>(&'a Gather<'b, M>);
 
 impl<M: Memory> Sink for Into<'_, '_, M> {
     fn own(&mut self, bytes: &[u8]) {
-        self.0.out.borrow_mut().extend_from_slice(bytes);
+        self.0.out.borrow_mut().own().extend_from_slice(bytes);
     }
 
     fn payload(&mut self, range: Range<usize>) {
         if !self.0.copied.take() {
-            self.0.append(range);
+            self.0.append(range, self.0.copies);
         }
     }
 }
@@ -106,15 +118,22 @@ impl Sink for Plain<'_> {
 /// Appends the message that comes before all else, if there is one.
 pub(super) fn add_urgent(state: &mut StreamState) -> bool {
     let StreamState { stream, output, .. } = state;
-    stream.urgent(&mut Plain(output))
+    stream.urgent(&mut Plain(output.own()))
 }
 
 /// Appends a WRITE of no bytes. Where it goes is not looked at (RFC 5040, section 5.1).
 pub(super) fn add_nothing(state: &mut StreamState) {
     let StreamState { stream, output, .. } = state;
     if stream.start(Work::Write { stag: RKey(1), offset: 0, len: 0 }).is_ok() {
-        let _ = stream.send(&[][..], &mut Plain(output));
+        let _ = stream.send(&[][..], &mut Plain(output.own()));
     }
+}
+
+/// Drops an FPDU whose payload could not be read. The places of later markers have counted it (RFC 5044, section 4.3),
+/// so nothing can follow it if there are any.
+fn give_up(state: &mut StreamState, mark: Mark) {
+    state.output.cut(mark);
+    state.torn |= state.stream.agreed().markers_out;
 }
 
 /// The operations of iWARP (RFC 5040, section 5); those of RFC 7306 are not supported.
@@ -135,13 +154,11 @@ impl<P: Env> Engine<P> {
         if qp.state != QpState::Rts {
             return;
         }
-        if state.taken > 0 && state.rest().len() < state.taken {
-            state.output.drain(..std::mem::take(&mut state.taken));
-        }
+        state.output.tidy();
         if state.output.capacity() == 0 {
             state.output = std::mem::take(&mut self.spare_output);
         }
-        while state.rest().len() < most {
+        while state.output.len() < most {
             if add_urgent(state) {
                 continue;
             }
@@ -157,7 +174,7 @@ impl<P: Env> Engine<P> {
                 Some(Current::Response) => self.segment_of_response(qp, state),
             }
         }
-        if state.rest().is_empty() {
+        if state.output.is_empty() {
             self.put_output_aside(state);
         }
         self.retire(qp, now);
@@ -257,16 +274,22 @@ impl<P: Env> Engine<P> {
         }
         let mut last = None;
         if !fault {
+            let mark = state.output.mark();
             let gather = Gather {
                 memory: &self.env,
                 spans: &self.spans,
                 inline: is_inline.then_some(&*inline),
                 out: RefCell::new(&mut state.output),
+                request: Some(number),
+                copies: self.streams_copied,
                 copied: Cell::new(false),
                 faulted: Cell::new(false),
             };
             last = state.stream.send(&gather, &mut Into(&gather));
             fault = gather.faulted.get();
+            if fault {
+                give_up(state, mark);
+            }
         }
         if fault {
             self.fail_entry(qp, at, WcStatus::LocProtErr);
@@ -282,6 +305,9 @@ impl<P: Env> Engine<P> {
             e.out = true;
             e.sent = len;
             qp.cursor += 1;
+            if opcode != Opcode::RdmaRead {
+                state.output.end_request(number, state.sent + state.output.len() as u64);
+            }
         }
     }
 
@@ -302,16 +328,20 @@ impl<P: Env> Engine<P> {
                 return state.stream.refuse(message, &request, 0, fault);
             }
         }
+        let mark = state.output.mark();
         let gather = Gather {
             memory: &self.env,
             spans: &self.spans,
             inline: None,
             out: RefCell::new(&mut state.output),
+            request: None,
+            copies: self.streams_copied,
             copied: Cell::new(false),
             faulted: Cell::new(false),
         };
         let last = state.stream.send(&gather, &mut Into(&gather));
         if gather.faulted.get() {
+            give_up(state, mark);
             state.current = None;
             return state.stream.refuse(message, &request, 0, TagFault::Invalid);
         }

@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use iwarp::rdmap::Stream;
 use wire::rdmap::read_request;
 
+use super::output::Output;
+
 /// The message that is being sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Current {
@@ -34,9 +36,12 @@ pub(crate) struct StreamState {
     pub current: Option<Current>,
     /// Answers that were begun one after the other while requests waited.
     pub answers_in_row: u32,
-    /// Bytes of whole FPDUs for TCP, of which it has taken the first `taken`.
-    pub output: Vec<u8>,
-    pub taken: usize,
+    /// Whole FPDUs for TCP.
+    pub output: Output,
+    /// Bytes that TCP has taken.
+    pub sent: u64,
+    /// TCP has a part of an FPDU whose rest cannot be sent: nothing may follow, and no Terminate message can.
+    pub torn: bool,
     /// Bytes that came and are no whole FPDU.
     pub pending: Vec<u8>,
     pub tagged: Tagged,
@@ -55,8 +60,9 @@ impl StreamState {
             owed: VecDeque::new(),
             current: None,
             answers_in_row: 0,
-            output: Vec::new(),
-            taken: 0,
+            output: Output::default(),
+            sent: 0,
+            torn: false,
             pending: Vec::new(),
             tagged: Tagged::Write,
             heard: false,
@@ -67,11 +73,6 @@ impl StreamState {
 
     /// True if there is something to send that no request of this side stands for.
     pub fn owes(&self) -> bool {
-        !self.owed.is_empty() || !self.rest().is_empty()
-    }
-
-    /// Bytes that TCP has not taken.
-    pub fn rest(&self) -> &[u8] {
-        self.output.get(self.taken..).unwrap_or_default()
+        !self.owed.is_empty() || !self.output.is_empty()
     }
 }

@@ -3,10 +3,11 @@
 use iwarp::mpa::Agreed;
 use iwarp::rdmap::{Config, End, Fault, Stream};
 use verbs::{
-    Errno, EventKind, EventSource, Opcode, QpAttr, QpAttrMask as M, QpId, QpState, QpType, Qpn, Result, limits,
+    Errno, EventKind, EventSource, QpAttr, QpAttrMask as M, QpId, QpState, QpType, Qpn, Result, WcStatus, limits,
 };
 use wire::{Env, Nanos};
 
+use super::output::Output;
 use super::state::StreamState;
 use crate::Engine;
 use crate::qp::Qp;
@@ -42,7 +43,7 @@ impl<P: Env> Engine<P> {
         } else {
             let config = Config { early_from: EARLY_FROM, early_fpdus: 0, ..Config::new(emss) };
             let mut state = StreamState::new(Stream::new(agreed, &config, now));
-            state.output.extend_from_slice(before);
+            state.output.own().extend_from_slice(before);
             qp.stream = Some(Box::new(state));
             qp.state = QpState::Rts;
             let depth = |depth: u16| depth.min(limits::MAX_RD_ATOMIC.into()) as u8;
@@ -66,31 +67,68 @@ impl<P: Env> Engine<P> {
         !self.streams.is_empty()
     }
 
-    /// The bytes to be sent next; at most some 100 KiB more than `most`. Empty: there is nothing to send.
-    pub fn stream_output(&mut self, id: QpId, most: usize, now: Nanos) -> &[u8] {
+    /// The bytes to be sent next; at most some 100 KiB more than `most`. `None`: there is nothing to send.
+    pub fn stream_output(&mut self, id: QpId, most: usize, now: Nanos) -> Option<&Output> {
         self.with_stream(id, now, |engine, qp, state| engine.fill_stream(qp, state, most, now));
-        self.qps.get(id).and_then(|qp| qp.stream.as_ref()).map_or(&[], |state| state.rest())
+        let output = &self.qps.get(id)?.stream.as_ref()?.output;
+        (!output.is_empty()).then_some(output)
+    }
+
+    /// Has all bytes of messages copied on their way out and in, for a driver that needs to see each of them.
+    pub fn set_streams_copied(&mut self, copied: bool) {
+        self.streams_copied = copied;
     }
 
     /// Notes that TCP has taken so many bytes. SENDs and WRITEs of which it has all are done (RFC 5040, section 5.5:
     /// a completion says that the buffer is free, and nothing of the peer).
     pub fn stream_sent(&mut self, id: QpId, bytes: usize, now: Nanos) {
         self.with_stream(id, now, |engine, qp, state| {
-            state.taken = (state.taken + bytes).min(state.output.len());
-            if state.rest().is_empty() {
-                engine.put_output_aside(state);
-                for e in qp.inflight.iter_mut().take(qp.cursor) {
-                    e.done |= e.out && e.opcode != Opcode::RdmaRead;
+            state.output.advance(bytes);
+            state.sent += bytes as u64;
+            while let Some(number) = state.output.next_ended(state.sent) {
+                let at = qp.inflight.front().map_or(0, |first| number.wrapping_sub(first.number)) as usize;
+                if qp.inflight.get(at).is_some_and(|e| e.number == number) {
+                    qp.inflight[at].done = true;
                 }
-                engine.retire(qp, now);
+            }
+            if state.output.is_empty() {
+                engine.put_output_aside(state);
+            }
+            engine.retire(qp, now);
+        });
+    }
+
+    /// Notes that TCP could not read the first memory of the output: the program has unmapped it. The connection ends
+    /// without a Terminate message, since TCP has the start of the FPDU; a request completes with LOC_PROT_ERR.
+    pub fn stream_unreadable(&mut self, id: QpId, now: Nanos) {
+        self.with_stream(id, now, |engine, qp, state| {
+            let request = state.output.first_request();
+            state.output.clear();
+            state.torn = true;
+            state.stream.fail();
+            if let Some(number) = request {
+                engine.break_at(qp, number, WcStatus::LocProtErr, now);
             }
         });
+    }
+
+    /// Copies what connections still have to send of regions: a region changes, or goes.
+    pub(crate) fn settle_streams(&mut self) {
+        if !self.is_iwarp {
+            return;
+        }
+        let waits = |qp: &Qp| qp.stream.as_ref().is_some_and(|state| state.output.has_memory());
+        let ids: Vec<QpId> = self.qps.iter().filter(|(_, qp)| waits(qp)).map(|(id, _)| id).collect();
+        for id in ids {
+            if let Some(state) = self.qps.get_mut(id).and_then(|qp| qp.stream.as_mut()) {
+                state.output.settle(&self.env);
+            }
+        }
     }
 
     /// Keeps one buffer for the output of all connections: idle ones have none.
     pub(super) fn put_output_aside(&mut self, state: &mut StreamState) {
         let mut output = std::mem::take(&mut state.output);
-        (state.taken, state.output) = (0, Vec::new());
         if output.capacity() > self.spare_output.capacity() {
             output.clear();
             self.spare_output = output;
@@ -142,7 +180,7 @@ impl<P: Env> Engine<P> {
     /// from the peer and nothing is to be sent. False: the peer has been heard, and needs none.
     pub fn nudge_stream(&mut self, id: QpId, now: Nanos) -> bool {
         let nudged = self.with_stream(id, now, |_, _, state| {
-            if !state.heard && state.current.is_none() && state.rest().is_empty() {
+            if !state.heard && state.current.is_none() && state.output.is_empty() {
                 super::outbound::add_nothing(state);
             }
             !state.heard
@@ -172,9 +210,11 @@ impl<P: Env> Engine<P> {
     pub fn detach_stream(&mut self, id: QpId, now: Nanos) -> Vec<u8> {
         let Some(mut qp) = self.checkout_qp(id) else { return Vec::new() };
         let mut tail = Vec::new();
-        if let Some(mut state) = qp.stream.take() {
+        if let Some(mut state) = qp.stream.take()
+            && !state.torn
+        {
             super::outbound::add_urgent(&mut state);
-            tail = state.output.split_off(state.taken);
+            tail = state.output.into_bytes(&self.env).unwrap_or_default();
         }
         qp.parked = false;
         if !matches!(qp.state, QpState::Err | QpState::Reset | QpState::Init) {
@@ -212,7 +252,7 @@ impl<P: Env> Engine<P> {
     }
 
     /// Calls a function on a connection, and then looks whether it has ended.
-    fn with_stream<T>(
+    pub(super) fn with_stream<T>(
         &mut self,
         id: QpId,
         now: Nanos,
@@ -232,7 +272,7 @@ impl<P: Env> Engine<P> {
 
     /// Ends the queue pair of a connection that has ended, once.
     fn look_at_end(&mut self, qp: &mut Qp, state: &mut StreamState, now: Nanos) {
-        let drained = || qp.inflight.is_empty() && qp.sq.unfetched() == 0 && state.rest().is_empty();
+        let drained = || qp.inflight.is_empty() && qp.sq.unfetched() == 0 && state.output.is_empty();
         state.over |= state.closing && drained() && state.owed.is_empty() && state.current.is_none();
         if qp.state == QpState::Err && state.stream.end().is_none() && !state.over {
             // A request of this side, or a lost completion, has broken the queue pair.
@@ -256,7 +296,7 @@ impl<P: Env> Engine<P> {
     /// Raises the event of an error that this side has found, as Linux's siw does: an access error, or a fatal one.
     /// The peer's Terminate message raises none.
     fn tell_end(&mut self, qp: &Qp, end: End) {
-        let status = verbs::WcStatus::GeneralErr;
+        let status = WcStatus::GeneralErr;
         match end {
             End::Fault(fault) => {
                 if self.done.diagnose {

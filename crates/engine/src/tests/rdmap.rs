@@ -3,11 +3,18 @@
 use iwarp::mpa::{Agreed, Ready, Role};
 use verbs::{EventKind, Opcode, QpId, QpState, QpType, RKey, SendBody, WcOpcode, WcStatus as St};
 
+use wire::{Memory, Nanos, Part, Span};
+
 use super::mock::*;
+use crate::Engine;
 use crate::wq::cq::Notice;
 
 /// Two queue pairs of iWARP, connected. `crc`, `markers`: as agreed in both directions.
 fn connected(seed: u64, crc: bool, markers: bool) -> (World, [QpId; 2]) {
+    connected_over(1460, seed, crc, markers)
+}
+
+fn connected_over(emss: usize, seed: u64, crc: bool, markers: bool) -> (World, [QpId; 2]) {
     let mut w = World::new(2, seed);
     let mut ids = [0, 1].map(|node| {
         w.nodes[node].engine.set_iwarp();
@@ -28,14 +35,43 @@ fn connected(seed: u64, crc: bool, markers: bool) -> (World, [QpId; 2]) {
         let (now, (id, qpn)) = (w.now, ids[node]);
         let engine = &mut w.nodes[node].engine;
         assert_eq!(engine.query_qp(id).unwrap().0.state, QpState::Init, "a new queue pair");
-        ids[node].0 = engine.attach_stream(qpn, &agreed, 1460, &[], now).unwrap();
+        ids[node].0 = engine.attach_stream(qpn, &agreed, emss, &[], now).unwrap();
         assert_eq!(engine.query_qp(id).unwrap().0.state, QpState::Rts);
     }
     (w, ids.map(|(id, _)| id))
 }
 
-/// Carries bytes between the two until there are none, in pieces of at most `most`.
-fn carry(w: &mut World, ids: [QpId; 2], most: usize) {
+/// The bytes of a connection's output.
+fn output(engine: &mut Engine<Mock>, id: QpId, most: usize, now: Nanos) -> Vec<u8> {
+    let parts: Vec<_> = match engine.stream_output(id, most, now) {
+        Some(output) => output.parts().map(whole).collect(),
+        None => Vec::new(),
+    };
+    let mut bytes = Vec::new();
+    for part in parts {
+        match part {
+            Err(own) => bytes.extend_from_slice(&own),
+            Ok(span) => {
+                let at = bytes.len();
+                bytes.resize(at + span.len as usize, 0);
+                engine.env().load(span.addr, span.guarded, &mut bytes[at..]).unwrap();
+            }
+        }
+    }
+    bytes
+}
+
+fn whole(part: Part<'_>) -> Result<Span, Vec<u8>> {
+    match part {
+        Part::Memory(span) => Ok(span),
+        Part::Own(bytes) => Err(bytes.to_vec()),
+    }
+}
+
+/// Carries bytes between the two until there are none, in pieces of at most `most`. What belongs straight to its place
+/// goes there; gives how many bytes did.
+fn carry(w: &mut World, ids: [QpId; 2], most: usize) -> usize {
+    let mut direct = 0;
     loop {
         let mut moved = 0;
         for node in [0, 1] {
@@ -46,16 +82,40 @@ fn carry(w: &mut World, ids: [QpId; 2], most: usize) {
             if engine.stream_is_over(ids[node]) {
                 continue;
             }
-            let bytes = engine.stream_output(ids[node], 4096, now).to_vec();
+            let bytes = output(engine, ids[node], 4096, now);
             let bytes = &bytes[..bytes.len().min(most)];
             engine.stream_sent(ids[node], bytes.len(), now);
-            w.nodes[1 - node].engine.stream_input(ids[1 - node], bytes, now);
+            direct += bring(&mut w.nodes[1 - node].engine, ids[1 - node], bytes, now);
             moved += bytes.len();
         }
         if moved == 0 {
-            return;
+            return direct;
         }
     }
+}
+
+/// Brings bytes to a connection as the driver does: 48 at a time while nothing says that more belong to one place.
+/// Gives how many went straight to theirs.
+fn bring(engine: &mut Engine<Mock>, id: QpId, mut bytes: &[u8], now: Nanos) -> usize {
+    let mut direct = 0;
+    while !bytes.is_empty() {
+        let spans: Vec<Span> = engine.stream_direct(id).to_vec();
+        let mut placed = 0;
+        for span in &spans {
+            let len = (span.len as usize).min(bytes.len() - placed);
+            engine.env().store(span.addr, span.guarded, &bytes[placed..placed + len]).unwrap();
+            placed += len;
+        }
+        let behind;
+        (behind, bytes) = bytes[placed..].split_at((bytes.len() - placed).min(48));
+        if spans.is_empty() {
+            engine.stream_input(id, behind, now);
+        } else {
+            engine.stream_placed(id, placed, behind, now);
+        }
+        direct += placed;
+    }
+    direct
 }
 
 fn statuses(w: &mut World, node: usize) -> Vec<(u64, St)> {
@@ -147,7 +207,7 @@ fn completions_keep_the_order_of_posts() {
     let from = [w.sge(0, 100, 64)];
     w.post(0, ids[0], Opcode::RdmaWrite, w.rdma(1, 200), &from, 4).unwrap();
     let now = w.now;
-    let first = w.nodes[0].engine.stream_output(ids[0], 1 << 20, now).to_vec();
+    let first = output(&mut w.nodes[0].engine, ids[0], 1 << 20, now);
     w.nodes[0].engine.stream_sent(ids[0], first.len(), now);
     // "Ready to receive", and two READ requests of 52 bytes.
     assert_eq!(first.len(), 20 + 2 * 52);
@@ -221,13 +281,13 @@ fn an_idle_connection_is_small() {
 fn a_nudge_says_nothing() {
     let (mut w, ids) = connected(8, true, false);
     let now = w.now;
-    let first = w.nodes[0].engine.stream_output(ids[0], 4096, now).len();
+    let first = output(&mut w.nodes[0].engine, ids[0], 4096, now).len();
     w.nodes[0].engine.stream_sent(ids[0], first, now);
     assert!(w.nodes[0].engine.nudge_stream(ids[0], now));
-    let nudge = w.nodes[0].engine.stream_output(ids[0], 4096, now).to_vec();
+    let nudge = output(&mut w.nodes[0].engine, ids[0], 4096, now);
     assert_eq!(nudge.len(), 20, "a WRITE of no bytes");
     let (mut other, theirs) = connected(8, true, false);
-    let ready = other.nodes[0].engine.stream_output(theirs[0], 4096, now).to_vec();
+    let ready = output(&mut other.nodes[0].engine, theirs[0], 4096, now);
     w.nodes[1].engine.stream_input(ids[1], &[ready, nudge.clone()].concat(), now);
     w.nodes[0].engine.stream_sent(ids[0], nudge.len(), now);
     let from = [w.sge(1, 0, 8)];
@@ -235,5 +295,143 @@ fn a_nudge_says_nothing() {
     carry(&mut w, ids, 1 << 20);
     assert_eq!(statuses(&mut w, 1), [(1, St::Success)]);
     assert!(!w.nodes[0].engine.nudge_stream(ids[0], now));
-    assert!(w.nodes[0].engine.stream_output(ids[0], 4096, now).is_empty());
+    assert!(w.nodes[0].engine.stream_output(ids[0], 4096, now).is_none());
+}
+
+/// The number of parts of an output that are memory of the program.
+fn memory_parts(w: &mut World, node: usize, id: QpId) -> usize {
+    let now = w.now;
+    let output = w.nodes[node].engine.stream_output(id, 1 << 20, now);
+    output.map_or(0, |output| output.parts().filter(|part| matches!(part, Part::Memory(_))).count())
+}
+
+/// Without CRCs, large payloads are sent from where they are and received to where they belong; with CRCs none is.
+#[test]
+fn large_payloads_are_not_copied() {
+    for (seed, crc, markers, most) in
+        [(11, false, false, 1 << 20), (12, false, false, 70_001), (13, true, false, 1 << 20), (14, false, true, 99_999)]
+    {
+        let (mut w, ids) = connected_over(65_535, seed, crc, markers);
+        let data: Vec<u8> = (0..300_000u32).map(|n| (n * 13 + n / 256) as u8).collect();
+        w.write(0, 0, &data);
+        let into = [w.sge(1, 400_000, 100_000), w.sge(1, 600_000, 200_000)];
+        w.recv(1, ids[1], &into, 50).unwrap();
+        let from = [w.sge(0, 0, 250_000), w.sge(0, 250_000, 50_000)];
+        w.post(0, ids[0], Opcode::Send, SendBody::Plain, &from, 1).unwrap();
+        w.post(0, ids[0], Opcode::RdmaWrite, w.rdma(1, 0), &from, 2).unwrap();
+        let (sink, at) = ([w.sge(0, 1_000_000, 300_000)], w.rdma(1, 0));
+        w.post(0, ids[0], Opcode::RdmaRead, at, &sink, 3).unwrap();
+        let copies = crc || markers;
+        let now = w.now;
+        w.nodes[0].engine.run(now);
+        assert_eq!(memory_parts(&mut w, 0, ids[0]) == 0, copies, "seed {seed}");
+        let direct = carry(&mut w, ids, most);
+        assert_eq!(direct > 500_000, !copies, "seed {seed}: {direct} bytes");
+        let done = [(1, St::Success), (2, St::Success), (3, St::Success)];
+        assert_eq!(statuses(&mut w, 0), done, "seed {seed}");
+        assert_eq!(statuses(&mut w, 1), [(50, St::Success)], "seed {seed}");
+        assert!(w.read(1, 0, 300_000) == data, "WRITE, seed {seed}");
+        assert!(w.read(0, 1_000_000, 300_000) == data, "READ, seed {seed}");
+        assert!(w.read(1, 400_000, 100_000) == data[..100_000], "SEND, seed {seed}");
+        assert!(w.read(1, 600_000, 200_000) == data[100_000..], "SEND, seed {seed}");
+    }
+}
+
+/// A request is done when TCP has its bytes, even if others wait behind them.
+#[test]
+fn a_request_is_done_when_tcp_has_it() {
+    let (mut w, ids) = connected_over(65_535, 15, false, false);
+    let from = [w.sge(0, 0, 50_000)];
+    for id in 1..=2 {
+        w.post(0, ids[0], Opcode::RdmaWrite, w.rdma(1, 0), &from, id).unwrap();
+    }
+    let now = w.now;
+    w.nodes[0].engine.run(now);
+    let len = output(&mut w.nodes[0].engine, ids[0], 1 << 20, now).len();
+    assert!(len > 100_000);
+    w.nodes[0].engine.stream_sent(ids[0], 60_000, now);
+    assert_eq!(statuses(&mut w, 0), [(1, St::Success)]);
+    w.nodes[0].engine.stream_sent(ids[0], len - 60_001, now);
+    assert_eq!(statuses(&mut w, 0), []);
+    w.nodes[0].engine.stream_sent(ids[0], 1, now);
+    assert_eq!(statuses(&mut w, 0), [(2, St::Success)]);
+}
+
+/// A region may go while TCP has only a part of what is sent from it: the rest is what it was then.
+#[test]
+fn a_region_goes_while_it_is_sent() {
+    let (mut w, ids) = connected_over(65_535, 16, false, false);
+    let data: Vec<u8> = (0..50_000u32).map(|n| (n * 7) as u8).collect();
+    w.write(0, 0, &data);
+    let pd = w.nodes[0].pd;
+    let engine = &mut w.nodes[0].engine;
+    let (mr, lkey, _) = engine.reg_mr(pd, BASE, 50_000, BASE, ALL).unwrap();
+    let from = [verbs::Sge { addr: BASE, length: 50_000, lkey }];
+    w.post(0, ids[0], Opcode::RdmaWrite, w.rdma(1, 0), &from, 1).unwrap();
+    let now = w.now;
+    let engine = &mut w.nodes[0].engine;
+    engine.run(now);
+    let first = output(engine, ids[0], 1 << 20, now)[..20_000].to_vec();
+    engine.stream_sent(ids[0], first.len(), now);
+    assert_eq!(memory_parts(&mut w, 0, ids[0]), 1);
+    w.nodes[0].engine.dereg_mr(mr, false).unwrap();
+    assert_eq!(memory_parts(&mut w, 0, ids[0]), 0);
+    w.write(0, 0, &[0; 50_000]);
+    bring(&mut w.nodes[1].engine, ids[1], &first, now);
+    carry(&mut w, ids, 1 << 20);
+    assert!(w.read(1, 0, 50_000) == data);
+    assert_eq!(statuses(&mut w, 0), [(1, St::Success)]);
+}
+
+/// Memory that the program has unmapped is an error of what it was posted for, on either side.
+#[test]
+fn memory_that_is_not_there() {
+    // A request: it fails, and no Terminate message can follow half an FPDU.
+    let (mut w, ids) = connected_over(65_535, 17, false, false);
+    let from = [w.sge(0, 0, 50_000)];
+    for id in 1..=3 {
+        w.post(0, ids[0], Opcode::RdmaWrite, w.rdma(1, 0), &from, id).unwrap();
+    }
+    let now = w.now;
+    w.nodes[0].engine.run(now);
+    let engine = &mut w.nodes[0].engine;
+    let first = output(engine, ids[0], 1 << 20, now);
+    engine.stream_sent(ids[0], first.len() - 60_000, now);
+    engine.stream_unreadable(ids[0], now);
+    assert!(engine.detach_stream(ids[0], now).is_empty());
+    assert_eq!(statuses(&mut w, 0), [(1, St::Success), (2, St::LocProtErr), (3, St::WrFlushErr)]);
+    // A receive, a WRITE's target, and a READ's sink.
+    for opcode in [Opcode::Send, Opcode::RdmaWrite, Opcode::RdmaRead] {
+        let (mut w, ids) = connected_over(65_535, 18, false, false);
+        let into = [w.sge(1, 100_000, 50_000)];
+        w.recv(1, ids[1], &into, 50).unwrap();
+        let (from, body) = ([w.sge(0, 0, 50_000)], if opcode == Opcode::Send { SendBody::Plain } else { w.rdma(1, 0) });
+        w.post(0, ids[0], opcode, body, &from, 1).unwrap();
+        let now = w.now;
+        w.nodes[0].engine.run(now);
+        let mut bytes = output(&mut w.nodes[0].engine, ids[0], 1 << 20, now);
+        w.nodes[0].engine.stream_sent(ids[0], bytes.len(), now);
+        let mut to = 1;
+        if opcode == Opcode::RdmaRead {
+            w.nodes[1].engine.stream_input(ids[1], &bytes, now);
+            bytes = output(&mut w.nodes[1].engine, ids[1], 1 << 20, now);
+            to = 0;
+        }
+        let engine = &mut w.nodes[to].engine;
+        engine.stream_input(ids[to], &bytes[..5000], now);
+        assert!(!engine.stream_direct(ids[to]).is_empty(), "{opcode:?}");
+        engine.stream_misplaced(ids[to], now);
+        assert!(engine.stream_direct(ids[to]).is_empty(), "{opcode:?}");
+        engine.stream_input(ids[to], &bytes[5000..], now);
+        assert!(engine.stream_is_over(ids[to]), "{opcode:?}");
+        assert!(!engine.detach_stream(ids[to], now).is_empty(), "{opcode:?}: a Terminate message");
+        let done = statuses(&mut w, to);
+        match opcode {
+            Opcode::Send => assert_eq!(done, [(50, St::LocProtErr)]),
+            Opcode::RdmaWrite => assert_eq!(done, [(50, St::WrFlushErr)]),
+            _ => assert_eq!(done, [(1, St::LocProtErr)]),
+        }
+        let kind = if opcode == Opcode::RdmaWrite { EventKind::QpAccessErr } else { EventKind::QpFatal };
+        assert_eq!(events(&mut w, to), if opcode == Opcode::RdmaRead { vec![] } else { vec![kind] }, "{opcode:?}");
+    }
 }

@@ -93,6 +93,21 @@ impl<P: Env> Engine<P> {
         }
     }
 
+    /// Completes a request with an error before those in front of it are done, which are flushed, and ends the queue
+    /// pair.
+    pub(crate) fn break_at(&mut self, qp: &mut Qp, number: u64, status: WcStatus, now: Nanos) {
+        self.retire(qp, now);
+        while let Some(e) = qp.inflight.front()
+            && e.number <= number
+        {
+            let status = if e.number == number { status } else { WcStatus::WrFlushErr };
+            self.complete_send(qp, status, now);
+        }
+        if qp.state != QpState::Err {
+            self.enter_error(qp, now);
+        }
+    }
+
     /// Takes the oldest request out and completes it.
     fn complete_send(&mut self, qp: &mut Qp, status: WcStatus, now: Nanos) {
         let Some(e) = qp.inflight.front() else { return };

@@ -49,6 +49,16 @@ impl Incoming {
         }
     }
 
+    /// Notes that the place of the payload has gone. A receive is this side's own matter; a region, the peer has named.
+    pub(super) fn lose(&mut self, why: TagFault) {
+        if let Route::To(_, _, Dest::Program(place)) = self.route {
+            self.route = Route::Bad(match place {
+                Place::Tagged { .. } => Fault::Ddp(DdpFault::Tag(why)),
+                Place::Receive { .. } => Fault::Local,
+            });
+        }
+    }
+
     /// Counts bytes that have been read directly to their place.
     pub(super) fn pass(&mut self, len: usize) {
         self.done += len;
@@ -130,7 +140,7 @@ impl Stream {
             match incoming.route {
                 Route::To(_, _, Dest::Program(place)) => {
                     if let Err(fault) = target.place(place.plus(incoming.done), payload) {
-                        incoming.route = Route::Bad(Fault::Ddp(DdpFault::Tag(fault)));
+                        incoming.lose(fault);
                     }
                 }
                 Route::To(_, _, Dest::Small(at)) => {

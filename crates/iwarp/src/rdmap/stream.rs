@@ -156,6 +156,14 @@ impl Stream {
         }
     }
 
+    /// Notes that the place of [`Stream::direct`] has gone. The segment's other bytes are passed over; the error counts
+    /// when its FPDU is whole.
+    pub fn lose_place(&mut self, why: TagFault) {
+        if let Some(incoming) = &mut self.incoming {
+            incoming.lose(why);
+        }
+    }
+
     /// True if this side may send. RFC 5044, section 7.1.2: a responder sends no FPDU before it has received a valid
     /// one.
     pub fn may_send(&self) -> bool {
