@@ -6,6 +6,7 @@ use core::ptr;
 use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::io::{Errno, Result};
+use rustix::net::{RecvFlags, SendFlags};
 use wire::{Part, Span};
 
 /// Vectors per call. They are on the stack.
@@ -47,9 +48,16 @@ fn outcome(moved: isize, vectors: &[libc::iovec]) -> Result<Moved> {
 /// As sendmsg(2). EFAULT: the first memory among the parts is not there, or that of a later part is outside of the
 /// address space.
 pub fn send<'a>(socket: impl AsFd, parts: impl Iterator<Item = Part<'a>>) -> Result<Moved> {
+    let mut parts = parts.peekable();
+    let Some(first) = parts.next() else { return Ok(Moved { bytes: 0, asked: 0 }) };
+    if let (Part::Own(bytes), None) = (first, parts.peek()) {
+        // For one vector, the kernel has a cheaper call.
+        let moved = rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?;
+        return Ok(Moved { bytes: moved, asked: bytes.len() });
+    }
     let mut vectors = [EMPTY; BATCH];
     let mut count = 0;
-    for (vector, part) in vectors.iter_mut().zip(parts) {
+    for (vector, part) in vectors.iter_mut().zip([first].into_iter().chain(parts)) {
         *vector = match part {
             Part::Own(bytes) => libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() },
             Part::Memory(span) => place(&span),
@@ -68,6 +76,11 @@ pub fn send<'a>(socket: impl AsFd, parts: impl Iterator<Item = Part<'a>>) -> Res
 /// # Errors
 /// As recvmsg(2). EFAULT: the first of the memory is not there.
 pub fn receive(socket: impl AsFd, spans: &[Span], behind: &mut [u8]) -> Result<Moved> {
+    if spans.is_empty() {
+        let asked = behind.len();
+        let (_, bytes) = rustix::net::recv(socket, behind, RecvFlags::DONTWAIT)?;
+        return Ok(Moved { bytes, asked });
+    }
     let mut vectors = [EMPTY; BATCH];
     let count = spans.len().min(BATCH - 1);
     for (vector, span) in vectors.iter_mut().zip(&spans[..count]) {

@@ -4,7 +4,7 @@
 //! All calls on sockets are made under the adapter's lock, none waits, and each moves a bounded number of bytes. A
 //! program that polls reads and writes them itself; otherwise the NIC thread sleeps until one of them is ready.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
@@ -75,8 +75,9 @@ struct Conn {
 /// The connections of an adapter.
 #[derive(Default)]
 pub(crate) struct Streams {
-    conns: HashMap<u64, Conn>,
-    by_qp: HashMap<QpId, u64>,
+    conns: BTreeMap<u64, Conn>,
+    /// By [`name`] of the queue pair.
+    by_qp: BTreeMap<u64, u64>,
     last: u64,
     epoll: Option<Arc<TrackedFd>>,
     bounce: Vec<u8>,
@@ -153,6 +154,11 @@ impl Streams {
             self.deadline = self.deadline.min(at);
         }
     }
+}
+
+/// A queue pair as a number.
+fn name(qp: QpId) -> u64 {
+    u64::from(qp.generation) << 32 | u64::from(qp.index)
 }
 
 /// The ends of connections, for the connection manager.
@@ -290,7 +296,7 @@ impl Core {
     #[inline(never)]
     fn run_some_streams(&mut self, now: u64) {
         while let Some(qp) = self.engine.next_stream() {
-            let Some(&key) = self.streams.by_qp.get(&qp) else { continue };
+            let Some(&key) = self.streams.by_qp.get(&name(qp)) else { continue };
             if !self.engine.stream_is_over(qp) {
                 self.write_stream(key, qp, now);
             }
@@ -329,7 +335,7 @@ impl Core {
     /// Takes a connection from its queue pair: what is left of it is its last bytes, and FIN.
     fn detach(&mut self, key: u64, qp: QpId, now: u64) {
         let tail = self.engine.detach_stream(qp, now);
-        self.streams.by_qp.remove(&qp);
+        self.streams.by_qp.remove(&name(qp));
         if let Some(conn) = self.streams.conns.get_mut(&key) {
             (conn.qp, conn.tail) = (None, tail);
         }
@@ -408,7 +414,7 @@ impl Core {
 
     /// Takes leave of the connection of a queue pair that is about to be destroyed, if it has one.
     pub(crate) fn leave_stream(&mut self, qp: QpId) {
-        if let Some(&key) = self.streams.by_qp.get(&qp) {
+        if let Some(&key) = self.streams.by_qp.get(&name(qp)) {
             let now = self.read_time();
             self.engine.close_stream(qp, now);
             self.detach(key, qp, now);
@@ -439,7 +445,7 @@ impl Nic {
                 if let Some(at) = core.engine.stream_deadline(qp) {
                     core.streams.give_up_at(key, at);
                 }
-                core.streams.by_qp.insert(qp, key);
+                core.streams.by_qp.insert(name(qp), key);
                 core.run_streams(now);
                 self.wake_thread(&mut core);
                 Ok(key)
