@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use report::{Report, Suite};
-use steps::{QUICK, STEPS, STRESS, Step};
+use steps::{QUICK, SOCK_PROGRAMS, STEPS, STRESS, Step};
 
 const HELP: &str = "cargo xtask setup                 install the Debian packages and the miri that the tests need
 cargo xtask test [OPTIONS]        install what is missing, then run every suite
@@ -35,6 +35,8 @@ minutes
 cargo xtask list                  the suites, in the order in which they run
 cargo xtask stress                the long form of two tests: 5,000 peers killed, objects that come and go for ten \
 minutes
+cargo xtask sock-programs         random programs of socket calls on TCP and with softrnic sock: --programs N \
+--seed S
 cargo xtask taps-cost             no test: what captures and faults cost who does not use them; minutes, on a quiet \
 machine
 
@@ -42,6 +44,8 @@ Options:
   --quick         fewer cases and shorter runs: a few minutes
   --filter TEXT   only cases whose name contains TEXT
   --no-setup      do not install anything; what is missing fails
+  --programs N    of sock-programs: how many; 20,000 if not given
+  --seed S        of sock-programs: the first one's seed
   --minutes N     the whole of `test` may take that long; at the end, what has not run has failed. 75 if not given
   --busy          two runnable threads per core in the background; programs may take longer
   --bless         write docs/conformance.md (docs/faults.md) instead of comparing it
@@ -57,6 +61,8 @@ pub struct Options {
     bless: bool,
     busy: bool,
     minutes: Option<u64>,
+    programs: Option<u64>,
+    seed: Option<u64>,
 }
 
 /// How long all suites together may take, in minutes, without `--minutes`. They should take half an hour on two cores;
@@ -92,6 +98,11 @@ fn main() -> ExitCode {
             "--bless" => options.bless = true,
             "--busy" => options.busy = true,
             "--filter" => options.filter = args.next(),
+            "--programs" | "--seed" => match (arg.as_str(), args.next().and_then(|n| n.parse().ok())) {
+                ("--seed", Some(seed)) => options.seed = Some(seed),
+                (_, Some(programs)) => options.programs = Some(programs),
+                _ => return usage(&format!("{arg} wants a number")),
+            },
             "--minutes" => match args.next().and_then(|n| n.parse().ok()) {
                 Some(minutes) => options.minutes = Some(minutes),
                 None => return usage("--minutes wants a number"),
@@ -122,6 +133,7 @@ fn main() -> ExitCode {
         },
         ["quick"] => steps::run_all(Report::default(), QUICK.iter(), &options),
         ["stress"] => test([STRESS].iter(), &options),
+        ["sock-programs"] => test([SOCK_PROGRAMS].iter(), &options),
         ["taps-cost"] => match taps_cost::measure() {
             Ok(()) => ExitCode::SUCCESS,
             Err(e) => {

@@ -201,6 +201,19 @@ pub fn stress(suite: &mut Suite, options: &Options) {
     }
 }
 
+/// Run random programs of socket calls on TCP and with the library of softrnic sock.
+pub fn sock_programs(suite: &mut Suite, options: &Options) {
+    if one(suite, "cargo build", cargo("build-sock").args(["build", "-p", "softrnic-sock-preload"]), BUILD).is_none() {
+        return;
+    }
+    let (programs, seed) = (options.programs.unwrap_or(20_000), options.seed.unwrap_or(0));
+    let mut words = vec!["test", "-p", "softrnic-sock-preload", "--test", "differential"];
+    words.extend(SHOWN);
+    let program = cargo("sock-programs").args(words);
+    let program = program.env("SOFTRNIC_SOCK_PROGRAMS", programs.to_string());
+    take_tests(suite, "sock-programs", program.env("SOFTRNIC_SOCK_SEED", seed.to_string()), STRESS);
+}
+
 fn tests(suite: &mut Suite, name: &str, program: Program) {
     take_tests(suite, name, program, BUILD);
 }

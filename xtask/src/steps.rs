@@ -118,6 +118,15 @@ pub const STRESS: Step = Step {
     about: "peers killed and objects made, for a long time",
 };
 
+/// The long form of a test in `unit`, which is none of `test`.
+pub const SOCK_PROGRAMS: Step = Step {
+    name: "sock-programs",
+    lane: Front,
+    slow: true,
+    run: rust::sock_programs,
+    about: "random programs of socket calls, on TCP and with the library of softrnic sock",
+};
+
 /// The suites of `quick` after a change, before all the rest: it needs neither root nor the distribution's packages.
 #[rustfmt::skip]
 pub const QUICK: &[Step] = &[

@@ -1,6 +1,7 @@
 //! The calls that move bytes.
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 
 use libc::{iovec, msghdr};
 use verbs::Errno;
@@ -38,6 +39,30 @@ impl Pieces<'_> {
             let left = piece.iov_len - leave_out;
             (left > 0).then(|| (piece.iov_base.cast::<u8>().wrapping_add(leave_out), left))
         })
+    }
+}
+
+/// Bytes of small pieces that are sent together: a reader is woken once, and TCP makes one segment of them.
+const TOGETHER: usize = 8192;
+
+impl Pieces<'_> {
+    /// The bytes from number `skip` on that are sent next: a piece where it lies, or several small ones.
+    fn part<'a>(&'a self, skip: usize, together: &'a mut MaybeUninit<[u8; TOGETHER]>) -> &'a [u8] {
+        let mut pieces = self.from(skip);
+        let Some((base, len)) = pieces.next() else { return &[] };
+        if len >= TOGETHER || skip + len >= self.len() {
+            // SAFETY: the program has lent this memory to the call, which reads it until it returns.
+            return unsafe { core::slice::from_raw_parts(base, len) };
+        }
+        let mut filled = 0;
+        for (base, len) in core::iter::once((base, len)).chain(pieces) {
+            let some = len.min(TOGETHER - filled);
+            // SAFETY: as above, and so many bytes of the buffer of this library are left.
+            unsafe { core::ptr::copy_nonoverlapping(base, together.as_mut_ptr().cast::<u8>().add(filled), some) };
+            filled += some;
+        }
+        // SAFETY: so many bytes have been written.
+        unsafe { core::slice::from_raw_parts(together.as_ptr().cast::<u8>(), filled) }
     }
 }
 
@@ -97,11 +122,11 @@ fn receive(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isize> {
     let mut got = 0;
     let mut until = None;
     loop {
-        let error = match receive_there_is(connection, pieces, got, flags) {
+        let error = match receive_there_is(connection, pieces, if peek { 0 } else { got }, flags) {
             Ok(some) => {
-                got += some;
-                let whole = peek || got >= wanted || flags & libc::MSG_WAITALL == 0;
-                if whole || some == 0 {
+                got = if peek { some } else { got + some };
+                let is_all = got >= wanted || flags & (libc::MSG_WAITALL | libc::MSG_DONTWAIT) != libc::MSG_WAITALL;
+                if is_all || some == 0 || peek && !connection.waits_for_more(&mut until) {
                     return Some(got as isize);
                 }
                 continue;
@@ -112,6 +137,9 @@ fn receive(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isize> {
             return None;
         }
         if error != Errno::EAGAIN || flags & libc::MSG_DONTWAIT != 0 || !connection.blocks() {
+            if got > 0 && error != Errno::EAGAIN {
+                connection.end().keep(error);
+            }
             return Some(if got > 0 { got as isize } else { fail(error.0) });
         }
         if until.is_none() {
@@ -122,7 +150,8 @@ fn receive(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isize> {
             Ok(false) => libc::EAGAIN,
             Err(error) => error,
         };
-        return Some(if got > 0 { got as isize } else { fail(error) });
+        // A receive of nothing waits once, and says nothing of why that is over (tcp_recvmsg).
+        return Some(if got > 0 || wanted == 0 { got as isize } else { fail(error) });
     }
 }
 
@@ -130,31 +159,90 @@ fn receive(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isize> {
 fn receive_there_is(connection: &Use, pieces: &Pieces<'_>, skip: usize, flags: i32) -> Result<usize, Errno> {
     let (peek, discard) = (flags & libc::MSG_PEEK != 0, flags & libc::MSG_TRUNC != 0);
     if pieces.len() == skip {
-        return connection.receive(&mut [], peek, true);
+        // A receive of nothing needs something to be there as any other does (tcp_recvmsg).
+        return connection.receive(&mut [0], true, true).map(|_| 0);
+    }
+    if peek && (discard || pieces.all().len() > 1) {
+        return look_by_copy(connection, pieces, discard);
+    }
+    if discard {
+        let (mut scratch, wanted) = ([0u8; 4096], pieces.len() - skip);
+        return receive_into(connection, wanted, peek, |from| {
+            let len = (wanted - from).min(scratch.len());
+            (scratch.as_mut_ptr(), len)
+        });
     }
     let mut got = 0;
     for (base, len) in pieces.from(skip) {
-        let (received, whole) = if discard {
-            let mut scratch = [0u8; 4096];
-            let len = len.min(scratch.len());
-            (connection.receive(scratch.get_mut(..len).unwrap_or_default(), peek, got == 0), len)
-        } else {
-            // SAFETY: the program has given this memory to the call, which writes to it until it returns.
-            let to = unsafe { core::slice::from_raw_parts_mut(base, len) };
-            (connection.receive(to, peek, got == 0), len)
-        };
-        match received {
+        let part = |from| (base.wrapping_add(from), len - from);
+        match receive_into(connection, len, peek, part) {
             Ok(some) => {
                 got += some;
-                // A look takes nothing away, so a second piece would get the same bytes.
-                if some < whole || peek || discard {
-                    return Ok(got);
+                if some < len || skip + got >= pieces.len() {
+                    break;
+                }
+                // What follows is not waited for, and an error stays for the next call.
+                if !connection.end().has_more() {
+                    break;
                 }
             }
             Err(error) => return if got > 0 { Ok(got) } else { Err(error) },
         }
     }
     Ok(got)
+}
+
+/// Receives up to `wanted` bytes. `part` says where those from a number on go.
+fn receive_into(
+    connection: &Use,
+    wanted: usize,
+    peek: bool,
+    mut part: impl FnMut(usize) -> (*mut u8, usize),
+) -> Result<usize, Errno> {
+    let mut got = 0;
+    loop {
+        let (base, len) = part(got);
+        // Bytes that came by TCP and those in the ring are one stream; what TCP alone has comes at once.
+        let has_border = connection.end().unread() > 0;
+        // SAFETY: memory of this library, or what the program has given to the call, which writes to it until it
+        // returns.
+        let to = unsafe { core::slice::from_raw_parts_mut(base, len) };
+        match connection.receive(to, peek, got == 0) {
+            Ok(some) => {
+                got += some;
+                let may_be_all = some < len && !has_border;
+                if got >= wanted || peek || may_be_all || !connection.end().has_more() {
+                    return Ok(got);
+                }
+            }
+            Err(error) => return if got > 0 { Ok(got) } else { Err(error) },
+        }
+    }
+}
+
+/// Looks at bytes for a buffer of several pieces, or for their number alone. A look takes nothing away, so that a
+/// second one for the next piece would get the same bytes.
+fn look_by_copy(connection: &Use, pieces: &Pieces<'_>, discard: bool) -> Result<usize, Errno> {
+    let len = pieces.len();
+    let (all, private) = (rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE, rustix::mm::MapFlags::PRIVATE);
+    // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
+    let memory = unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), len, all, private) };
+    let memory = memory.map_err(|_| Errno(libc::ENOBUFS))?;
+    // SAFETY: the mapping, which nobody else has, until it is given back below.
+    let bytes = unsafe { core::slice::from_raw_parts_mut(memory.cast::<u8>(), len) };
+    let got = connection.receive(bytes, true, true);
+    if let (Ok(some), false) = (got, discard) {
+        let mut rest = bytes.get(..some).unwrap_or_default();
+        for (base, len) in pieces.from(0) {
+            let (part, behind) = rest.split_at(len.min(rest.len()));
+            // SAFETY: the program has given this memory to the call, and the mapping is new.
+            unsafe { core::ptr::copy_nonoverlapping(part.as_ptr(), base, part.len()) };
+            rest = behind;
+        }
+    }
+    // SAFETY: the mapping of this function, to which there is no reference any more.
+    let _ = unsafe { rustix::mm::munmap(memory, len) };
+    got
 }
 
 const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR;
@@ -168,27 +256,20 @@ fn send_all(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isize> 
     if !connection.check_before_sending() {
         return None;
     }
+    if connection.end().sends_by_tcp_for_good() {
+        return None;
+    }
     let wanted = pieces.len();
     let mut sent = 0;
     let mut until = None;
     let error = 'sending: loop {
         let mut error = None;
-        for (base, len) in pieces.from(sent) {
-            // SAFETY: the program has lent this memory to the call, which reads it until it returns.
-            match connection.send(unsafe { core::slice::from_raw_parts(base, len) }) {
-                Ok(some) => {
-                    sent += some;
-                    if some < len {
-                        break;
-                    }
-                }
-                Err(stop) => {
-                    error = Some(stop);
-                    break;
-                }
-            }
+        let mut together = MaybeUninit::uninit();
+        match connection.send(pieces.part(sent, &mut together)) {
+            Ok(some) => sent += some,
+            Err(stop) => error = Some(stop),
         }
-        if sent >= wanted {
+        if sent >= wanted && error.is_none() {
             return Some(sent as isize);
         }
         match error {
@@ -218,6 +299,10 @@ fn send_all(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isize> 
 unsafe extern "C" fn read_known(fd: i32, buf: *mut c_void, len: usize) -> isize {
     // SAFETY: the caller's arguments.
     let by_kernel = || next::uncancelled(|| unsafe { next::read()(fd, buf, len) });
+    // Unlike recv(2), a read of nothing never waits (sock_read_iter).
+    if len == 0 {
+        return by_kernel();
+    }
     with(fd, |connection| receive(connection, &one(buf, len), 0).unwrap_or_else(by_kernel), by_kernel)
 }
 
@@ -227,6 +312,7 @@ unsafe extern "C" fn readv_known(fd: i32, vector: *const iovec, count: i32) -> i
     let by_ring = |connection: &Use| {
         // SAFETY: the caller's promise of readv(2).
         let pieces = usize::try_from(count).ok().and_then(|count| unsafe { many(vector, count) });
+        let pieces = pieces.filter(|pieces| pieces.len() > 0);
         pieces.and_then(|pieces| receive(connection, &pieces, 0)).unwrap_or_else(by_kernel)
     };
     with(fd, by_ring, by_kernel)
@@ -297,6 +383,7 @@ unsafe extern "C" fn writev_known(fd: i32, vector: *const iovec, count: i32) -> 
     let by_ring = |connection: &Use| {
         // SAFETY: the caller's promise of writev(2).
         let pieces = usize::try_from(count).ok().and_then(|count| unsafe { many(vector, count) });
+        let pieces = pieces.filter(|pieces| pieces.len() > 0);
         pieces.and_then(|pieces| send_all(connection, &pieces, 0)).unwrap_or_else(by_kernel)
     };
     with(fd, by_ring, by_kernel)
@@ -377,7 +464,7 @@ unsafe extern "C" fn before_sendmmsg(fd: i32, all: *mut libc::mmsghdr, count: u3
             unsafe { let_go(header) };
         }
     }
-    process::leave_to_tcp(fd);
+    process::send_by_tcp(fd);
     next::set_errno(error);
 }
 

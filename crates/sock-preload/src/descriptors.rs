@@ -343,6 +343,23 @@ unsafe extern "C" fn setsockopt_known(fd: i32, level: i32, name: i32, value: *co
     result
 }
 
+unsafe extern "C" fn getsockopt_known(fd: i32, level: i32, name: i32, value: *mut c_void, len: *mut u32) -> i32 {
+    // SAFETY: the caller's arguments.
+    let result = unsafe { next::getsockopt()(fd, level, name, value, len) };
+    // The kernel's socket tells an error once, and may have told it to this library.
+    if result == 0 && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR) {
+        // SAFETY: the kernel has written as many bytes there as it says.
+        let told = unsafe { (*len as usize >= size_of::<i32>()).then(|| value.cast::<i32>().read_unaligned()) };
+        if told == Some(0)
+            && let Some(error) = work::connection(fd).and_then(|connection| connection.held().own.take_error())
+        {
+            // SAFETY: as above.
+            unsafe { value.cast::<i32>().write_unaligned(error.0) };
+        }
+    }
+    result
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
     /// AF_INET_SDP of libsdp, for programs that ask.
@@ -400,6 +417,7 @@ entries! {
     __fcntl fcntl fcntl_known;
     ioctl ioctl ioctl_known;
     setsockopt setsockopt setsockopt_known;
+    getsockopt getsockopt getsockopt_known;
 }
 
 /// connect(2) under its other name.

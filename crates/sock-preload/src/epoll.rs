@@ -61,14 +61,14 @@ fn watch_socket(set: i32, operation: i32, fd: i32, number: usize) -> i32 {
     control(set, operation, fd, WATCHED | EPOLLOUT as u32, MARK | number as u64)
 }
 
-fn start(slot: &Slot, entry: &Set, fd: i32, events: u32, data: u64) {
+fn start(slot: &Slot, entry: &Set, fd: i32, (events, data): (u32, u64), is_disarmed: bool) {
     let watch = &slot.watch;
     watch.fd.store(fd, Ordering::Relaxed);
     watch.events.store(events, Ordering::Relaxed);
     watch.data.store(data, Ordering::Relaxed);
     watch.news.store(1, Ordering::Relaxed);
     watch.told_writable.store(0, Ordering::Relaxed);
-    watch.disarmed.store(0, Ordering::Relaxed);
+    watch.disarmed.store(u32::from(is_disarmed), Ordering::Relaxed);
     watch.entry.store(entry.number() as u32, Ordering::Relaxed);
     watch.set.store(entry.fd() + 1, Ordering::SeqCst);
     entry.mark(slot.index());
@@ -115,14 +115,19 @@ pub fn attach(fd: i32, number: usize) {
     }
     let data =
         u64::from(registered.low.load(Ordering::Relaxed)) | u64::from(registered.high.load(Ordering::Relaxed)) << 32;
+    let events = registered.events.load(Ordering::Relaxed);
+    // One that has reported, and was not armed since.
+    let is_disarmed = events & EPOLLONESHOT as u32 != 0
+        && kernel::events_in_set(set, fd).is_some_and(|left| left & !(EPOLLONESHOT | EPOLLET) as u32 == 0);
     let done = sets::claim(set).zip(connection(fd)).is_some_and(|(entry, connection)| {
-        start(slot, entry, fd, registered.events.load(Ordering::Relaxed), data);
+        start(slot, entry, fd, (events, data), is_disarmed);
         add_bell(entry, &connection) && watch_socket(set, libc::EPOLL_CTL_MOD, fd, number) == 0
     });
     if !done {
         // It was taken out behind our back; or there is no room for the bell, and the entry stays as it was.
         slot.watch.set.store(0, Ordering::SeqCst);
-        control(set, libc::EPOLL_CTL_MOD, fd, registered.events.load(Ordering::Relaxed), data);
+        let left = if is_disarmed { events & EPOLLONESHOT as u32 } else { events };
+        control(set, libc::EPOLL_CTL_MOD, fd, left, data);
         process::leave_to_tcp(fd);
     }
 }
@@ -283,7 +288,7 @@ fn control_shared(
                 control(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
                 return plain();
             };
-            start(slot, entry, fd, events, data);
+            start(slot, entry, fd, (events, data), false);
             connection.look_again();
             0
         }
@@ -292,7 +297,7 @@ fn control_shared(
             if result == 0
                 && let Some(entry) = sets::find(set)
             {
-                start(slot, entry, fd, events, data);
+                start(slot, entry, fd, (events, data), false);
                 if entry.waiters.load(Ordering::SeqCst) > 0 {
                     connection.look_again();
                 }
@@ -484,7 +489,8 @@ unsafe fn wait(set: i32, events: *mut epoll_event, most: i32, until: Option<u64>
             }
         }
         match got {
-            Ok((0, _)) if is_over => return 0,
+            // The kernel may have told something of a connection.
+            Ok((0, _)) if is_over => return entry.map_or(0, |entry| reap(entry, events)) as i32,
             Ok((0, _)) => {}
             Ok((some, _)) => {
                 let more = entry.map_or(0, |entry| reap(entry, &mut events[some..]));

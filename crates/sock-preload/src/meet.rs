@@ -227,6 +227,9 @@ fn install(fd: i32, number: usize, memory: Memfd, first: bool) -> Option<()> {
         // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
         let held = unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), 4096, all, shared) }.ok()?;
         slot.held.store(held.cast(), Ordering::Relaxed);
+        let (read, write) = kernel::shut_down(fd);
+        // SAFETY: the new page, which is all zeroes, and which nobody else has.
+        unsafe { &*held.cast::<table::Held>() }.own.shut(read, write);
         Pair::new(memory)
     })();
     let Some(pair) = made else {

@@ -68,6 +68,7 @@ next! {
     Fcntl fcntl c"fcntl" (i32, i32, usize) -> i32;
     Ioctl ioctl c"ioctl" (i32, u64, usize) -> i32;
     Setsockopt setsockopt c"setsockopt" (i32, i32, i32, Ptr, u32) -> i32;
+    Getsockopt getsockopt c"getsockopt" (i32, i32, i32, Buf, *mut libc::socklen_t) -> i32;
     Socket socket c"socket" (i32, i32, i32) -> i32;
     Connect connect c"connect" (i32, Ptr, u32) -> i32;
     Accept accept c"accept" (i32, Buf, Buf) -> i32;

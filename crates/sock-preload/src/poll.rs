@@ -27,14 +27,15 @@ pub fn by_ring(connection: &Use, events: i16) -> i16 {
     if events & OUT != 0 && end.writable() == Writable::Yes {
         found |= events & OUT;
     }
-    if end.is_broken() { found | POLLERR } else { found }
+    if end.is_broken() || end.own.has_error() { found | POLLERR } else { found }
 }
 
 /// Whether the kernel's socket has nothing to say but its end.
 pub fn is_ring_only(connection: &Use, events: i16) -> bool {
     let end = connection.end();
     let by_kernel = events & OUT != 0 && end.writable() == Writable::AsKernel;
-    end.receives_by_ring() && !end.needs_service() && !by_kernel && !end.own.has_ended()
+    let may_end = end.is_at_end() || end.incoming.is_finished();
+    end.receives_by_ring() && !end.needs_service() && !by_kernel && !may_end
 }
 
 /// What the kernel is asked of the socket of such a connection.

@@ -110,7 +110,7 @@ unsafe extern "C" fn sendfile_known(out: i32, file: i32, offset: *mut std::ffi::
 }
 
 /// What the kernel sends by itself goes by TCP, and all that follows.
-fn send_by_tcp(fd: i32) {
+pub fn send_by_tcp(fd: i32) {
     if let Some(connection) = using(fd) {
         connection.demote(true, false, true);
     } else {

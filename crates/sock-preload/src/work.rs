@@ -216,6 +216,24 @@ impl Use {
         }
     }
 
+    /// Before a call that only looks at bytes looks for more of them: false if none come, or it must not wait.
+    pub fn waits_for_more(&self, until: &mut Option<u64>) -> bool {
+        if !self.blocks() {
+            return false;
+        }
+        if until.is_none() {
+            *until = self.most_wait(true).map(|most| kernel::now() + most);
+        }
+        self.look();
+        let is_over = until.is_some_and(|until| kernel::now() >= until);
+        // Nothing rings for bytes behind others that are there.
+        if self.end().is_at_end() || is_over {
+            return false;
+        }
+        nap();
+        true
+    }
+
     /// The program changes flags or options: they are asked for again.
     pub fn forget_options(&self) {
         let held = self.held();

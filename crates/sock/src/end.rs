@@ -48,6 +48,12 @@ pub trait Kernel {
     fn written(&self) -> Option<u64>;
     /// Bytes that have arrived so far, and how many of them are unread; both of one moment.
     fn arrived(&self) -> Option<(u64, u64)>;
+    /// As [`Kernel::arrived`], where the bytes that come by TCP before those in the ring are `most`. A socket that was
+    /// reset does not say whether its FIN is among those that have arrived: it is if they are more.
+    fn arrived_of(&self, most: u64) -> Option<(u64, u64)> {
+        let _ = most;
+        self.arrived()
+    }
     /// Tells the other end that something has changed, and wakes whoever waits there by one of these bells.
     fn tell(&self, bells: u32);
     /// Whether it is time to look at the socket, though nothing says that it has news.
@@ -95,6 +101,17 @@ impl Own {
     /// Whether the other end is known to have finished, or to be gone.
     pub fn has_ended(&self) -> bool {
         is_set(&self.ended)
+    }
+
+    /// Whether an error is still to be told.
+    pub fn has_error(&self) -> bool {
+        is_set(&self.error)
+    }
+
+    /// Takes the error that is still to be told, as SO_ERROR does.
+    pub fn take_error(&self) -> Option<Errno> {
+        let error = if is_set(&self.error) { self.error.swap(0, Ordering::Relaxed) } else { 0 };
+        (error != 0).then_some(Errno(error.cast_signed()))
     }
 
     /// The kernel has told that the other end has finished, or is gone.
@@ -158,7 +175,7 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
     /// Whether [`End::send_by_ring`] may do: the ring is the way, and nothing speaks against it.
     pub fn sends_by_ring_alone(&self) -> bool {
         let own = self.own;
-        let stops = [&own.broken, &own.write_shut, &own.ended, &own.stay].into_iter().any(is_set);
+        let stops = [&own.broken, &own.write_shut, &own.ended, &own.stay, &own.error].into_iter().any(is_set);
         self.sends_by_ring() && !stops && !self.out.is_asked_to_retract() && !self.incoming.is_finished()
     }
 
@@ -182,6 +199,9 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
     }
 
     fn send_some(&self, from: &[u8], may_switch: bool) -> Result<Result<usize, Errno>, Broken> {
+        if let Some(error) = self.take_error() {
+            return Ok(error);
+        }
         loop {
             match self.out.mode() {
                 Mode::Before => {
@@ -198,7 +218,8 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
                     }
                     return Ok(self.kernel.send(from));
                 }
-                Mode::Ring if is_set(&self.own.write_shut) => return Ok(Err(EPIPE)),
+                // The kernel's socket is shut down, too, and may have an error to tell first.
+                Mode::Ring if is_set(&self.own.write_shut) => return Ok(self.kernel.send(&[]).and(Err(EPIPE))),
                 Mode::Ring if self.out.is_asked_to_retract() => self.out.start_retracting(),
                 Mode::Ring if is_set(&self.own.ended) || self.own.stays() => self.leave(),
                 Mode::Ring => {
@@ -222,6 +243,16 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
         }
     }
 
+    /// Whether all that is sent goes by TCP from now on. It needs no lock.
+    pub fn sends_by_tcp_for_good(&self) -> bool {
+        let own = self.own;
+        let is_over = is_set(&own.ended) || own.stays();
+        if self.sends_by_ring() && is_over && !self.out.is_asked_to_retract() && !is_set(&own.write_shut) {
+            self.leave();
+        }
+        self.out.mode() == Mode::After && !self.is_broken() && !own.has_error()
+    }
+
     fn wake(&self) {
         self.kernel.tell(self.out.bells());
     }
@@ -235,8 +266,11 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
         self.out.take_back(&mut [0; 8192], |bytes| match self.kernel.send(bytes) {
             Ok(went) => went,
             Err(EAGAIN) => 0,
-            // Nobody can read them any more, and the next write tells why.
-            Err(_) => bytes.len(),
+            // Nobody can read them any more, and the next call tells why.
+            Err(error) => {
+                self.keep(error);
+                bytes.len()
+            }
         })
     }
 
@@ -308,7 +342,17 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
         if self.is_broken() {
             return Err(ECONNRESET);
         }
-        self.receive_some(to, peek, look).unwrap_or_else(|broken| self.broken(broken))
+        match self.receive_some(to, peek, look).unwrap_or_else(|broken| self.broken(broken)) {
+            // An error that the kernel's socket has told before is behind all bytes.
+            nothing @ (Ok(0) | Err(EAGAIN)) if self.own.has_error() && !to.is_empty() => {
+                if self.unread() == 0 {
+                    self.take_error().unwrap_or(nothing)
+                } else {
+                    nothing
+                }
+            }
+            outcome => outcome,
+        }
     }
 
     fn receive_some(&self, to: &mut [u8], peek: bool, look: bool) -> Result<Result<usize, Errno>, Broken> {
@@ -322,6 +366,15 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
             if some > 0 {
                 if !peek && self.incoming.must_make_room_known() {
                     self.wake();
+                }
+                if peek && some < to.len() && self.incoming.mode() == Mode::After {
+                    let more = self.kernel.recv(to.get_mut(some..).unwrap_or_default(), true);
+                    if let Err(error) = more
+                        && error != EAGAIN
+                    {
+                        self.keep(error);
+                    }
+                    return Ok(Ok(some + more.unwrap_or(0)));
                 }
                 return Ok(Ok(some));
             }
@@ -372,7 +425,7 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
             }
         }
         // Behind the bytes before the switch there may be some that come after those in the ring.
-        if let Some((arrived, unread)) = self.kernel.arrived() {
+        if let Some((arrived, unread)) = self.kernel.arrived_of(self.incoming.switched()) {
             let left = self.incoming.switched().saturating_sub(arrived.saturating_sub(unread));
             if left == 0 {
                 self.incoming.set_drained();
@@ -380,7 +433,26 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
             }
             most = most.min(usize::try_from(left).unwrap_or(usize::MAX));
         }
+        if peek && most < to.len() {
+            return self.look_over_border(to, most).map(Some);
+        }
         Ok(Some(self.kernel.recv(to.get_mut(..most).unwrap_or_default(), peek)))
+    }
+
+    /// Looks at the `left` bytes that went by TCP before the ring, at those in the ring, and at those that went by TCP
+    /// after them: the kernel has the first and the last without a gap.
+    fn look_over_border(&self, to: &mut [u8], left: usize) -> Result<Result<usize, Errno>, Broken> {
+        let is_after = self.incoming.mode() == Mode::After;
+        let got = match self.kernel.recv(to, true) {
+            Ok(got) if got >= left => got,
+            other => return Ok(other),
+        };
+        let room = to.len() - left;
+        let in_ring = room.min(usize::try_from(self.incoming.readable()?).unwrap_or(room));
+        let behind = if is_after { (got - left).min(room - in_ring) } else { 0 };
+        to.copy_within(left..left + behind, left + in_ring);
+        let seen = self.incoming.read(to.get_mut(left..left + in_ring).unwrap_or_default(), true)?;
+        Ok(Ok(if seen == in_ring { left + in_ring + behind } else { left + seen }))
     }
 
     /// What a receiver gets that found the ring empty; `None`: it has to look again.
@@ -388,12 +460,10 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
         if let Some(error) = self.take_error() {
             return Ok(Some(error));
         }
-        if is_set(&self.own.read_shut) {
-            return Ok(Some(Ok(0)));
-        }
+        let is_shut = is_set(&self.own.read_shut);
         // The other end says when it ends, and a wait shows what the kernel has to say: its socket is looked at now
         // and then only.
-        if !look || !(self.incoming.is_finished() || self.own.has_ended() || self.kernel.is_due()) {
+        if !is_shut && (!look || !(self.incoming.is_finished() || self.own.has_ended() || self.kernel.is_due())) {
             return Ok(Some(Err(EAGAIN)));
         }
         let got = self.kernel.recv(&mut [0], true);
@@ -402,6 +472,8 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
             Err(EAGAIN) => return Ok((!again).then_some(got)),
             // Bytes by TCP, though the other end says that it sends none.
             Ok(1..) => return if again { Ok(None) } else { Err(Broken) },
+            // This end's own shutdown makes the kernel say so, unless there is an error.
+            Ok(0) if is_shut => {}
             Ok(0) => self.own.note_end(),
             Err(error) => {
                 self.own.note_end();
@@ -413,21 +485,19 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
         Ok((!again).then_some(got))
     }
 
-    fn keep(&self, error: Errno) {
+    /// Keeps an error of the kernel's socket, which tells it once, for the next call.
+    pub fn keep(&self, error: Errno) {
         self.own.error.store(error.0.unsigned_abs(), Ordering::Relaxed);
     }
 
     fn take_error(&self) -> Option<Result<usize, Errno>> {
-        if !is_set(&self.own.error) {
-            return None;
-        }
-        let error = self.own.error.swap(0, Ordering::Relaxed);
-        (error != 0).then_some(Err(Errno(error.cast_signed())))
+        self.own.take_error().map(Err)
     }
 
     /// Whether all bytes before the switch are read.
     fn has_all_been_read(&self) -> bool {
-        let read = self.kernel.arrived().map(|(arrived, unread)| arrived.saturating_sub(unread));
+        let arrived = self.kernel.arrived_of(self.incoming.switched());
+        let read = arrived.map(|(arrived, unread)| arrived.saturating_sub(unread));
         read.is_some_and(|read| read >= self.incoming.switched())
     }
 
@@ -460,6 +530,21 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
             Ok(ended || self.incoming.readable()? > 0)
         };
         if self.is_broken() { Err(ECONNRESET) } else { look().or_else(|broken| self.broken(broken)) }
+    }
+
+    /// After a read: whether there are more bytes of the stream, which another read gets at once.
+    pub fn has_more(&self) -> bool {
+        let in_ring = self.unread() > 0;
+        match self.incoming.mode() {
+            Mode::Ring if self.incoming.is_drained() => in_ring,
+            _ => in_ring || self.kernel.arrived().is_some_and(|(_, unread)| unread > 0),
+        }
+    }
+
+    /// Whether no more bytes come, by what is known.
+    pub fn is_at_end(&self) -> bool {
+        let own = self.own;
+        [&own.ended, &own.read_shut, &own.error, &own.broken].into_iter().any(is_set)
     }
 
     /// Bytes in the ring that can be read without waiting, beside those in the kernel's socket.

@@ -80,9 +80,12 @@ impl Kernel for Tcp {
         if pipe.reset {
             return Err(EPIPE);
         }
+        if from.is_empty() {
+            return Ok(0);
+        }
         let held: usize = pipe.queue.len() + pipe.flying.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
         let some = from.len().min(SOCKET_ROOM - held);
-        if some == 0 && !from.is_empty() {
+        if some == 0 {
             return Err(EAGAIN);
         }
         if self.net.gone[self.side].get() {
