@@ -1,6 +1,9 @@
 //! Bytes between TCP connections and memory of the program, without a copy of ours.
 //!
 //! The kernel checks every address, so memory that is not there is EFAULT and no signal. No call waits.
+//!
+//! The C library's functions are not called: they are cancellation points, and a preloaded library may have put its own
+//! in their place.
 
 use core::ptr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -31,7 +34,7 @@ fn header(vectors: &mut [libc::iovec]) -> libc::msghdr {
     header
 }
 
-fn outcome(moved: isize, vectors: &[libc::iovec]) -> Result<Moved> {
+fn outcome(moved: libc::c_long, vectors: &[libc::iovec]) -> Result<Moved> {
     let asked = vectors.iter().map(|vector| vector.iov_len).sum();
     match usize::try_from(moved) {
         Ok(bytes) => Ok(Moved { bytes, asked }),
@@ -67,7 +70,8 @@ pub fn send<'a>(socket: impl AsFd, parts: impl Iterator<Item = Part<'a>>) -> Res
     let vectors = &mut vectors[..count];
     let (fd, header) = (socket.as_fd().as_raw_fd(), header(vectors));
     // SAFETY: the vectors of our own bytes are of live slices, which are only read. The kernel checks the others.
-    let moved = unsafe { libc::sendmsg(fd, &raw const header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+    let moved =
+        unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const header, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
     outcome(moved, vectors)
 }
 
@@ -91,7 +95,7 @@ pub fn receive(socket: impl AsFd, spans: &[Span], behind: &mut [u8]) -> Result<M
     let (fd, mut header) = (socket.as_fd().as_raw_fd(), header(vectors));
     // SAFETY: the last vector is a live exclusive slice. The others are registered memory of this process (see the
     // crate's page), of which no references exist; the kernel checks that it is there.
-    let moved = unsafe { libc::recvmsg(fd, &raw mut header, libc::MSG_DONTWAIT) };
+    let moved = unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, libc::MSG_DONTWAIT) };
     outcome(moved, vectors)
 }
 
