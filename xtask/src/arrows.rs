@@ -52,8 +52,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softrnic-exs",    &["softrnic-rdma"]),
     // Group operations along a chain of replicas, on verbs and managed queues.
     ("softrnic-group",  &["softrnic-rdma"]),
+    // What the C libraries above verbs share: errno, forks, memory of the program.
+    ("softrnic-cabi",   &["softrnic-verbs"]),
     // The C ABI of extended sockets, thin: libexs.so.
-    ("softrnic-exs-abi", &["softrnic-rdma", "softrnic-exs"]),
+    ("softrnic-exs-abi", &["softrnic-rdma", "softrnic-exs", "softrnic-cabi"]),
+    // The C ABI of group operations, thin: libhyperclient.so.
+    ("softrnic-group-abi", &["softrnic-rdma", "softrnic-group", "softrnic-cabi"]),
     // The library: the C ABI, thin.
     ("softrnic-abi",    &["softrnic-verbs", "softrnic-report", "softrnic-sys", "softrnic-engine", "softrnic-nic", "softrnic-cm", "softrnic-view", "softrnic-netlink", "softrnic-hooks"]),
     // The libraries that stand in for libibverbs and librdmacm, as files: they know nothing of this device but its

@@ -2,22 +2,11 @@
 
 use std::io;
 
-use roff::{Roff, bold, roman};
-
-use crate::manual::{Page, SOURCE, paragraphs};
+use crate::c_manual::{Functions, Library};
+use crate::manual::Page;
 
 /// The header.
 pub const HEADER: &str = include_str!("../../exs-abi/include/sys/exs.h");
-
-/// A page of section 3.
-struct Functions {
-    /// The functions; the page has the name of the first one, and the others' pages are links to it.
-    names: &'static [&'static str],
-    about: &'static str,
-    text: &'static str,
-    /// Errnos, and when they come.
-    errors: &'static [(&'static str, &'static str)],
-}
 
 const QUEUED: &str = "With a queue the call returns 0 when the operation has begun, and the operation has one event. \
 With EXS_QHANDLE_INVALID the call waits for the end of the operation.";
@@ -159,63 +148,7 @@ With descriptors of socket(2) they are the kernel's own calls.",
     },
 ];
 
-/// The declaration of a function.
-fn declaration(name: &str) -> Option<&'static str> {
-    let at = HEADER.find(&format!(" {name}("))?;
-    let start = HEADER[..at].rfind('\n')? + 1;
-    let end = at + HEADER[at..].find(';')?;
-    Some(&HEADER[start..=end])
-}
-
-/// All pages.
-pub fn pages() -> io::Result<Vec<Page>> {
-    let mut made = Vec::new();
-    for page in PAGES {
-        let [first, others @ ..] = page.names else { continue };
-        made.push(Page { file: format!("{first}.3"), text: functions(page)? });
-        for other in others {
-            made.push(Page { file: format!("{other}.3"), text: format!(".so man3/{first}.3\n").into_bytes() });
-        }
-    }
-    made.push(Page { file: "exs.7".into(), text: overview()? });
-    Ok(made)
-}
-
-fn functions(page: &Functions) -> io::Result<Vec<u8>> {
-    let mut text = Roff::new();
-    text.control("TH", [page.names[0], "3", "", SOURCE, "extended sockets"]);
-    text.control("SH", ["NAME"]).text([roman(format!("{} - {}", page.names.join(", "), page.about))]);
-    text.control("SH", ["SYNOPSIS"]).control("EX", []);
-    text.text([bold("#include <sys/exs.h>")]).text([roman("")]);
-    for name in page.names {
-        for line in declaration(name).unwrap_or_default().lines() {
-            text.text([bold(line.replace('\t', "        "))]);
-        }
-    }
-    text.control("EE", []);
-    text.text([roman("Link with -lexs (exs.pc).")]);
-    text.control("SH", ["DESCRIPTION"]);
-    paragraphs(&mut text, page.text);
-    if page.names.iter().any(|name| declaration(name).is_some_and(|text| text.contains("exs_ahandle_t"))) {
-        text.control("PP", []).text([roman(QUEUED)]);
-    }
-    text.control("SH", ["ERRORS"]);
-    text.text([roman("A call that fails returns -1, sets errno, and has no event.")]);
-    for (errno, when) in page.errors {
-        text.control("TP", []).text([bold(*errno)]).text([roman(*when)]);
-    }
-    text.control("SH", ["SEE ALSO"]).text([bold("exs"), roman("(7)")]);
-    let mut made = Vec::new();
-    text.to_writer(&mut made)?;
-    Ok(made)
-}
-
-fn overview() -> io::Result<Vec<u8>> {
-    let mut text = Roff::new();
-    text.control("TH", ["exs", "7", "", SOURCE, "extended sockets"]);
-    text.control("SH", ["NAME"]).text([roman("exs - sockets with registered memory and event queues, on verbs")]);
-    text.control("SH", ["DESCRIPTION"]);
-    let description = "\
+const DESCRIPTION: &str = "\
 libexs.so has extended sockets: the Open Group's ES-API with the additions of UNH-EXS. An operation on a socket \
 begins at once and ends later, with an event in a queue. Data go straight from registered memory to registered \
 memory. It uses the verbs library that the process has, or else the libibverbs.so.1 and librdmacm.so.1 that the \
@@ -229,36 +162,37 @@ SHUTDOWN, CLOSE, and SENDTIMEOUT or RECVTIMEOUT for an operation whose time was 
 operation succeeded. Events of one direction of a socket come in order.
 
 The child of a fork(2) has no extended sockets: its calls are EBADF. An exec closes them.";
-    paragraphs(&mut text, description);
-    text.control("SH", ["FUNCTIONS"]);
-    for page in PAGES {
-        text.control("TP", []).text([bold(page.names.join(", ")), roman("(3)")]).text([roman(page.about)]);
-    }
-    text.control("SH", ["SEE ALSO"]).text([bold("softrnic-run"), roman("(1), "), bold("rdma_cm"), roman("(7)")]);
-    let mut made = Vec::new();
-    text.to_writer(&mut made)?;
-    Ok(made)
+
+const LIBRARY: Library = Library {
+    header: HEADER,
+    include: "sys/exs.h",
+    link: "Link with -lexs (exs.pc).",
+    manual: "extended sockets",
+    failed: "A call that fails returns -1, sets errno, and has no event.",
+    overview: ("exs", "sockets with registered memory and event queues, on verbs", DESCRIPTION),
+    beside: ("rdma_cm", "7"),
+    pages: PAGES,
+    common: Some(("exs_ahandle_t", QUEUED)),
+};
+
+/// All pages.
+pub fn pages() -> io::Result<Vec<Page>> {
+    LIBRARY.all_pages()
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
 
     #[test]
     fn every_function_has_a_page() {
-        let words = HEADER.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '(');
-        let declared: BTreeSet<&str> = words
-            .filter_map(|word| word.split_once('('))
-            .map(|(name, _)| name)
-            .filter(|n| n.starts_with("exs_"))
-            .collect();
-        let described: BTreeSet<&str> = PAGES.iter().flat_map(|page| page.names).copied().collect();
-        assert_eq!(declared, described);
+        let described = LIBRARY.described();
+        assert_eq!(LIBRARY.declared("exs_"), described);
         assert_eq!(described.len(), 27);
         assert!(
-            declaration("exs_accept").is_some_and(|text| text.starts_with("int exs_accept(") && text.ends_with(");"))
+            LIBRARY
+                .declaration("exs_accept")
+                .is_some_and(|text| text.starts_with("int exs_accept(") && text.ends_with(");"))
         );
     }
 

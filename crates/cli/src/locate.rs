@@ -17,6 +17,12 @@ pub const EXS_LIBRARY: &str = "libexs.so";
 /// What cargo calls it.
 const EXS_LIBRARY_AS_BUILT: &str = "libsoftrnic_exs.so";
 
+/// The file name of the library of group operations.
+pub const HYPERCLIENT_LIBRARY: &str = "libhyperclient.so";
+
+/// What cargo calls it.
+const HYPERCLIENT_LIBRARY_AS_BUILT: &str = "libsoftrnic_hyperclient.so";
+
 /// The environment variable that names it.
 const VARIABLE: &str = "SOFTRNIC_LIB";
 
@@ -46,6 +52,11 @@ pub fn sock_library(given: Option<&Path>) -> Result<PathBuf, String> {
 /// The library of extended sockets, beside the program.
 pub fn exs_library() -> Result<PathBuf, String> {
     beside(&[EXS_LIBRARY, EXS_LIBRARY_AS_BUILT])
+}
+
+/// The library of group operations, beside the program.
+pub fn hyperclient_library() -> Result<PathBuf, String> {
+    beside(&[HYPERCLIENT_LIBRARY, HYPERCLIENT_LIBRARY_AS_BUILT])
 }
 
 /// A library by its names, beside the program.

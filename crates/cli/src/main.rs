@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod c_manual;
 mod devinfo;
 mod doctor;
 mod dv_manual;
@@ -10,6 +11,7 @@ mod exs_manual;
 mod fixture;
 mod follow;
 mod group;
+mod hyperclient_manual;
 mod install;
 mod link;
 mod locate;

@@ -21,20 +21,6 @@ pub fn device() -> Result<&'static Exs, Errno> {
     }
     crate::entry::watch_forks();
     let library: Arc<Library> = Library::this_process().map_err(|_| Errno(libc::ENOSYS))?;
-    let exs = without_signals(|| Exs::new(&library))?;
+    let exs = crate::entry::without_signals(|| Exs::new(&library))?;
     Ok(DEVICE.get_or_init(|| exs))
-}
-
-/// Run a function that starts threads: they inherit that all signals are blocked. Those of the program go to the
-/// program's threads, one of which may wait in `exs_qdequeue`.
-pub fn without_signals<T>(body: impl FnOnce() -> T) -> T {
-    // SAFETY: sets of signals on the stack, filled before they are used.
-    unsafe {
-        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&mut all);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-        let result = body();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
-        result
-    }
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rdma::Errno;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::device::without_signals;
+use crate::entry::without_signals;
 use crate::poll::Poll;
 use crate::queue::Queue;
 use crate::tcp::Tcp;

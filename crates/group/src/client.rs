@@ -381,11 +381,23 @@ impl Client {
     /// # Errors
     /// Those of [`Client::submit`] and [`Client::wait`]. All operations are checked before the first one is sent.
     pub fn run(&mut self, ops: &[Operation], how: Wait) -> Result<Vec<Done>> {
+        self.run_within(ops, self.window as u32, how)
+    }
+
+    /// Do operations as [`Client::run`] does, at most `window` of them at a time. The client's own window holds, too.
+    ///
+    /// # Errors
+    /// Those of [`Client::run`]. [`Error::Invalid`]: a window of 0.
+    pub fn run_within(&mut self, ops: &[Operation], window: u32, how: Wait) -> Result<Vec<Done>> {
+        if window == 0 {
+            return Err(Error::Invalid("a window is 1 to 2000"));
+        }
         ops.iter().try_for_each(|op| op.check(self.region, self.buffer.len() as u64, self.replicas.len()))?;
         let mut all = Vec::with_capacity(ops.len());
         let mut next = 0;
         while all.len() < ops.len() {
-            match ops.get(next).map(|op| self.submit(op)) {
+            let op = ops.get(next).filter(|_| self.under_way.len() < window as usize);
+            match op.map(|op| self.submit(op)) {
                 Some(Ok(_)) => {
                     next += 1;
                     continue;

@@ -19,8 +19,8 @@ use super::{SINGLE_COPY_FORBIDDEN, at_once, run_beside};
 /// The limit of a program; the test itself gives up before.
 const LIMIT: Duration = Duration::from_secs(130);
 
-const PLAIN: &[&str] = &["-O2"];
-const ADDRESS: &[&str] = &[
+pub(super) const PLAIN: &[&str] = &["-O2"];
+pub(super) const ADDRESS: &[&str] = &[
     "-O1",
     "-fno-omit-frame-pointer",
     "-fsanitize=address,undefined",
@@ -105,7 +105,7 @@ fn run(sandbox: &Sandbox, way: &Way, test: &str) -> (Outcome, PathBuf) {
     }
 }
 
-fn outcome(done: &Finished) -> Outcome {
+pub(super) fn outcome(done: &Finished) -> Outcome {
     let marks = ["WARNING: ThreadSanitizer", "ERROR: ", "runtime error"];
     match done.stderr.lines().find(|line| marks.iter().any(|mark| line.contains(mark))) {
         _ if done.ok() => Outcome::Passed,

@@ -79,8 +79,11 @@ impl Sandbox {
             copy(&release.join(file), &self.dir.join(file))
                 .map_err(|e| format!("{e} (cargo build --release makes it)"))?;
         }
-        copy(&release.join("libsoftrnic_exs.so"), &self.dir.join("libexs.so"))
-            .map_err(|e| format!("{e} (cargo build --release makes it)"))?;
+        for (built, name) in [("libsoftrnic_exs.so", "libexs.so"), ("libsoftrnic_hyperclient.so", "libhyperclient.so")]
+        {
+            copy(&release.join(built), &self.dir.join(name))
+                .map_err(|e| format!("{e} (cargo build --release makes it)"))?;
+        }
         copy(&crate::root().join("interop/forbid.py"), &self.dir.join("forbid.py"))?;
         if root {
             // ibv_xsrq_pingpong's file, under a fixed name. If root made it, no other user can open it.

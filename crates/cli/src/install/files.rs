@@ -13,7 +13,10 @@ pub struct Tree<'a> {
 }
 
 /// The bytes by which this project's libexs.so is known (`crates/exs-abi/src/lib.rs`).
-const EXS_MARK: &[u8] = b"softrnic: extended sockets";
+pub const EXS_MARK: &[u8] = b"softrnic: extended sockets";
+
+/// The bytes by which this project's libhyperclient.so is known (`crates/group-abi/src/lib.rs`).
+pub const HYPERCLIENT_MARK: &[u8] = b"softrnic: group operations";
 
 /// Read a file.
 pub fn read(path: &Path) -> Result<Vec<u8>, String> {
@@ -53,9 +56,9 @@ impl<'a> Tree<'a> {
         if fs::read(&place).is_ok_and(|bytes| !ours(&bytes)) { Err(foreign(&place)) } else { Ok(()) }
     }
 
-    /// Check for another library of extended sockets under this name, in the same way.
-    pub fn check_exs(&self, path: &str) -> Result<(), String> {
-        let ours = |bytes: &[u8]| bytes.windows(EXS_MARK.len()).any(|window| window == EXS_MARK);
+    /// Check for a library under this name that does not have this project's mark, in the same way.
+    pub fn check_mark(&self, path: &str, mark: &[u8]) -> Result<(), String> {
+        let ours = |bytes: &[u8]| bytes.windows(mark.len()).any(|window| window == mark);
         let place = self.prefix.join(path);
         if fs::read(&place).is_ok_and(|bytes| !ours(&bytes)) { Err(foreign(&place)) } else { Ok(()) }
     }

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::out::say;
-use crate::{dv_manual, exs_manual, locate};
+use crate::{dv_manual, exs_manual, hyperclient_manual, locate};
 use files::Tree;
 
 /// Options of the command.
@@ -47,7 +47,8 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
         tree.check_library(&format!("lib/{}", which.soname))?;
         tree.check_link(&format!("lib/{}", which.development))?;
     }
-    tree.check_exs(&format!("lib/{}", locate::EXS_LIBRARY))?;
+    tree.check_mark(&format!("lib/{}", locate::EXS_LIBRARY), files::EXS_MARK)?;
+    tree.check_mark(&format!("lib/{}", locate::HYPERCLIENT_LIBRARY), files::HYPERCLIENT_MARK)?;
     let program = std::env::current_exe().map_err(|error| format!("cannot tell where this program is: {error}"))?;
     tree.program("bin/softrnic", &files::read(&program)?)?;
     tree.program(&format!("lib/{}", dropin::ENGINE), &engine)?;
@@ -63,6 +64,15 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
             tree.file("lib/pkgconfig/exs.pc", texts::exs_pkg_config().as_bytes())?;
         }
         Err(error) => say!("without {}: {error}", locate::EXS_LIBRARY),
+    }
+    match locate::hyperclient_library() {
+        Ok(path) => {
+            tree.program(&format!("lib/{}", locate::HYPERCLIENT_LIBRARY), &files::read(&path)?)?;
+            tree.file("include/libhyperclient/hyperclient.h", hyperclient_manual::CPP_HEADER.as_bytes())?;
+            tree.file("include/libhyperclient/hyperclient_compat.h", hyperclient_manual::HEADER.as_bytes())?;
+            tree.file("lib/pkgconfig/hyperclient.pc", texts::hyperclient_pkg_config().as_bytes())?;
+        }
+        Err(error) => say!("without {}: {error}", locate::HYPERCLIENT_LIBRARY),
     }
     for which in [dropin::VERBS, dropin::RDMACM] {
         let host = host::find(which.soname, options.rdma_core.as_deref())?;

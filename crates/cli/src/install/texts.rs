@@ -2,7 +2,7 @@
 
 use clap_complete::Shell;
 
-use crate::{dv_manual, exs_manual, manual};
+use crate::{dv_manual, exs_manual, hyperclient_manual, manual};
 
 /// The version of rdma-core's libraries whose functions these have at least; the version of a host's own library is
 /// better.
@@ -28,15 +28,25 @@ pub fn pkg_config(name: &str, version: Option<&str>) -> String {
 
 /// The pkg-config file of extended sockets.
 pub fn exs_pkg_config() -> String {
+    own_pkg_config("exs", "extended sockets (ES-API, UNH-EXS) on verbs")
+}
+
+/// The pkg-config file of group operations.
+pub fn hyperclient_pkg_config() -> String {
+    own_pkg_config("hyperclient", "group operations along a chain of replicas (HyperLoop)")
+}
+
+/// The pkg-config file of a library with headers of its own.
+fn own_pkg_config(name: &str, about: &str) -> String {
     format!(
         "prefix=${{pcfiledir}}/../..\n\
          libdir=${{prefix}}/lib\n\
          includedir=${{prefix}}/include\n\
          \n\
-         Name: exs\n\
-         Description: extended sockets (ES-API, UNH-EXS) on verbs\n\
+         Name: {name}\n\
+         Description: {about}\n\
          Version: {}\n\
-         Libs: -L${{libdir}} -lexs\n\
+         Libs: -L${{libdir}} -l{name}\n\
          Cflags: -I${{includedir}}\n",
         env!("CARGO_PKG_VERSION")
     )
@@ -46,10 +56,12 @@ pub fn exs_pkg_config() -> String {
 pub fn pages_and_completions() -> Result<Vec<(String, Vec<u8>)>, String> {
     let pages = manual::pages().map_err(|error| format!("cannot make the man pages: {error}"))?;
     let exs = exs_manual::pages().map_err(|error| format!("cannot make the man pages: {error}"))?;
+    let hyperclient = hyperclient_manual::pages().map_err(|error| format!("cannot make the man pages: {error}"))?;
     let dv = dv_manual::pages().map_err(|error| format!("cannot make the man pages: {error}"))?;
     let mut files: Vec<(String, Vec<u8>)> = pages
         .into_iter()
         .chain(exs)
+        .chain(hyperclient)
         .chain(dv)
         .map(|page| (format!("share/man/man{}/{}", &page.file[page.file.len() - 1..], page.file), page.text))
         .collect();
