@@ -4,6 +4,7 @@
 //! ```text
 //!  sleeping  u32 each  one for each bell: set by a thread that is about to sleep by it, taken by the one that rings it
 //!  knows     u32       which of the bells the other process has received: one bit each
+//!  forked    u32       the other process has forked: a connection of it may be a child's, and end with the child
 //!  summary   u64       which of the words of `news` may have a bit set
 //!  news      u64 each  one bit for each connection: something has changed since its owner looked
 //! ```
@@ -39,7 +40,7 @@ pub const CONNECTIONS: u32 = WORDS as u32 * 64;
 pub struct Side {
     sleeping: [AtomicU32; BELLS],
     knows: AtomicU32,
-    _unused: u32,
+    forked: AtomicU32,
     summary: AtomicU64,
     news: [AtomicU64; WORDS],
 }
@@ -55,7 +56,7 @@ impl Default for Side {
         Side {
             sleeping: core::array::from_fn(|_| AtomicU32::new(0)),
             knows: AtomicU32::new(0),
-            _unused: 0,
+            forked: AtomicU32::new(0),
             summary: AtomicU64::new(0),
             news: core::array::from_fn(|_| AtomicU64::new(0)),
         }
@@ -140,6 +141,16 @@ impl Side {
         self.knows.fetch_or(bells, Ordering::AcqRel);
     }
 
+    /// The other process: it is about to fork.
+    pub fn set_forked(&self) {
+        self.forked.store(1, Ordering::Release);
+    }
+
+    /// The owner: whether the other process has forked since there is the link.
+    pub fn has_forked(&self) -> bool {
+        self.forked.load(Ordering::Acquire) != 0
+    }
+
     /// The owner: which of its bells the other process has received.
     pub fn known(&self) -> u32 {
         self.knows.load(Ordering::Acquire)
@@ -181,6 +192,8 @@ mod tests {
         side.summary.store(u64::MAX, Ordering::Relaxed);
         side.take(|connection| assert_eq!(connection, CONNECTIONS - 1));
         side.set_known(5);
-        assert_eq!(side.known(), 5);
+        assert_eq!((side.known(), side.has_forked()), (5, false));
+        side.set_forked();
+        assert!(side.has_forked());
     }
 }

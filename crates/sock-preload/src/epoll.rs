@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, epoll_event, sigset_t};
 
+use crate::gone;
 use crate::kernel;
 use crate::link::{self, Link};
 use crate::next::{self, entries};
@@ -17,13 +18,14 @@ use crate::process;
 use crate::sets::{self, Set};
 use crate::spin;
 use crate::table::{self, LIMIT, Slot, Tag};
-use crate::work::{Use, connection};
+use crate::work::{self, Use, connection};
 
 /// In the upper half of the data of our own entries; the slot's number and which of the two it is in the lower one. A
 /// program that uses such data by chance keeps its set away from shared memory.
 const MARK: u64 = 0x5052_4E43_0000_0000 ^ 0x8765_0000_0000;
 const MARK_MASK: u64 = 0xFFFF_FFFF_0000_0000;
 const BELL: u64 = 1 << 16;
+const LIFE: u64 = 1 << 17;
 
 /// The set and the events with which a connection without shared memory was registered.
 struct Registration {
@@ -83,16 +85,20 @@ fn add_bell(entry: &Set, connection: &Use) -> bool {
     if added != 0 && next::errno() != libc::EEXIST {
         return false;
     }
+    // Nothing is asked of it: its hang-up is told in any case.
+    if link.life() >= 0 {
+        control(entry.fd(), libc::EPOLL_CTL_ADD, link.life(), EPOLLET as u32, mark | LIFE);
+    }
     entry.add_link(link);
     connection.end().incoming.add_bells(1 << bell);
     true
 }
 
-/// A link is given back: its bell leaves the set.
-pub fn remove_bell(entry: &Set, bell: i32) {
+/// A link is given back: a descriptor of it leaves the set.
+pub fn remove(entry: &Set, fd: i32) {
     let error = next::errno();
     if entry.fd() >= 0 {
-        control(entry.fd(), libc::EPOLL_CTL_DEL, bell, 0, 0);
+        control(entry.fd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
     next::set_errno(error);
 }
@@ -168,6 +174,7 @@ pub fn nest(set: i32) {
             if let Some((_, bell)) = link.bell_for_set(entry.number(), link.bells()) {
                 control(set, libc::EPOLL_CTL_DEL, bell, 0, 0);
             }
+            control(set, libc::EPOLL_CTL_DEL, link.life(), 0, 0);
         }
         entry.give_back();
     }
@@ -327,7 +334,7 @@ fn report(connection: &Use) -> Option<epoll_event> {
     // Events of epoll and of poll have the same numbers.
     // The kernel tells of a change once; what it said lasts only where bytes go by TCP.
     let by_kernel = match news || !poll::is_ring_only(connection, asked) {
-        true => poll::told(connection, asked, kernel::look(connection.fd, poll::by_kernel(connection, asked))),
+        true => poll::told(connection, asked, connection.ask(poll::by_kernel(connection, asked))),
         false => 0,
     };
     let mut found = (by_ring | by_kernel) as u32;
@@ -402,6 +409,8 @@ fn without_ours(events: &mut [epoll_event]) -> (usize, bool) {
         if data & MARK_MASK != MARK {
             events[kept] = event;
             kept += 1;
+        } else if data & LIFE != 0 {
+            gone::end_all(link::link((data & 0xFFFF) as usize));
         } else if data & BELL != 0 {
             // A bell needs not be emptied: each ring of it is an edge. What it is about is told by the link.
             rung = true;
@@ -436,6 +445,9 @@ unsafe fn wait(set: i32, events: *mut epoll_event, most: i32, until: Option<u64>
         let mut found = 0;
         if let Some(entry) = entry {
             let is_due = now.saturating_sub(entry.asked.load(Ordering::Relaxed)) > ASK_EVERY;
+            if is_due {
+                gone::look_for_orphans(entry, now);
+            }
             if entry.kernel_first.load(Ordering::Relaxed) != 0 {
                 entry.kernel_first.store(0, Ordering::Relaxed);
                 entry.asked.store(now, Ordering::Relaxed);
@@ -467,7 +479,11 @@ unsafe fn wait(set: i32, events: *mut epoll_event, most: i32, until: Option<u64>
             }
             continue;
         }
-        let longest = entry.filter(|entry| entry.scans.load(Ordering::Relaxed) != 0).map(|_| SHARED_WAIT);
+        let scans = |entry: &Set| entry.scans.load(Ordering::Relaxed) != 0;
+        let longest = entry.and_then(|entry| match scans(entry) {
+            true => Some(SHARED_WAIT),
+            false => gone::may_have_orphans(entry).then_some(work::ORPHAN_WAIT),
+        });
         let left = until.map(|until| until.saturating_sub(now));
         let time = match (left, longest) {
             (Some(left), Some(most)) => left.min(most),

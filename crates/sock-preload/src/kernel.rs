@@ -202,15 +202,32 @@ impl Kernel for Tcp {
     }
 }
 
+fn look_at(fds: &mut [PollFd<'_>]) {
+    for fd in &mut *fds {
+        fd.clear_revents();
+    }
+    // One that fails has written nothing.
+    let _ = rustix::event::poll(fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+}
+
 /// What poll(2) says of a socket now.
 pub fn look(fd: i32, events: i16) -> i16 {
-    let flags = PollFlags::from_bits_truncate(events.cast_unsigned());
     let fd = borrow(fd);
-    let mut fds = [PollFd::new(&fd, flags)];
-    match rustix::event::poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })) {
-        Ok(1..) => fds.first().map_or(0, |fd| fd.revents().bits().cast_signed()),
-        _ => 0,
-    }
+    let mut fds = [PollFd::new(&fd, PollFlags::from_bits_truncate(events.cast_unsigned()))];
+    look_at(&mut fds);
+    fds.map(|fd| fd.revents().bits().cast_signed())[0]
+}
+
+/// As [`look`], and whether another descriptor that is there has hung up.
+pub fn look_at_both(fd: i32, events: i16, other: i32) -> (i16, bool) {
+    let (fd, other) = (borrow(fd), borrow(other));
+    let mut fds = [
+        PollFd::new(&fd, PollFlags::from_bits_truncate(events.cast_unsigned())),
+        PollFd::new(&other, PollFlags::empty()),
+    ];
+    look_at(&mut fds);
+    let [fd, other] = fds;
+    (fd.revents().bits().cast_signed(), other.revents().contains(PollFlags::HUP))
 }
 
 /// An option that is an int.

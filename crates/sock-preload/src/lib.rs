@@ -12,10 +12,12 @@
 mod data;
 mod descriptors;
 mod epoll;
+mod gone;
 mod kernel;
 mod link;
 mod meet;
 mod next;
+mod orphan;
 mod poll;
 mod process;
 mod rules;

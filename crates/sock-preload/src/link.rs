@@ -12,7 +12,7 @@ use rustix::event::EventfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use sock::hello::Hello;
 
-use crate::kernel::borrow;
+use crate::kernel::{self, borrow};
 use crate::{descriptors, epoll, meet, sets};
 
 /// Links that a process may have at the same time.
@@ -50,6 +50,9 @@ pub struct Link {
     is_maker: AtomicU32,
     /// Not 0: this process has it from its parent, with the sets.
     inherited: AtomicU32,
+    /// The socket by which the two processes have met, and whose other end nobody uses: a hang-up says that no process
+    /// has the other end of the link any more, a forked child of the other process included; -1.
+    life: AtomicI32,
     /// The page's descriptor, until the other process is known to have it; -1.
     page: AtomicI32,
     /// The bells that are there, one bit each.
@@ -69,6 +72,7 @@ static ALL: [Link; LINKS] = [const {
         pid: AtomicI32::new(0),
         is_maker: AtomicU32::new(0),
         inherited: AtomicU32::new(0),
+        life: AtomicI32::new(-1),
         page: AtomicI32::new(-1),
         bells: AtomicU32::new(0),
         each: [const {
@@ -147,6 +151,28 @@ impl Link {
         // not given back.
         unsafe { rustix::mm::mmap(page.cast(), link::LEN, all, flags, file, 0) }.ok()?;
         Some(())
+    }
+
+    /// The socket that hangs up when no process has the other end of the link any more; -1: none.
+    pub fn life(&self) -> i32 {
+        self.life.load(Ordering::Relaxed)
+    }
+
+    /// Keeps a socket for that. Under the lock of [`meet`].
+    pub fn keep(&self, life: i32) {
+        self.life.store(life, Ordering::SeqCst);
+    }
+
+    /// Whether no process has the other end of the link any more. All connections that have not gone back to TCP are
+    /// then over: what they still have to say is said by their sockets.
+    pub fn has_died(&self) -> bool {
+        let life = self.life();
+        life >= 0 && kernel::look(life, 0) & libc::POLLHUP != 0
+    }
+
+    /// The slots of its connections.
+    pub fn all_slots(&self) -> impl Iterator<Item = usize> {
+        (0..CONNECTIONS).filter_map(|number| self.slot(number))
     }
 
     /// Adds a bell.
@@ -233,7 +259,7 @@ impl Link {
 
     /// Whether a descriptor is one of its bells; if so `new` takes its place.
     pub fn replace(&self, fd: i32, new: impl FnOnce() -> Option<i32>) -> bool {
-        let bells = self.each.iter().flat_map(|bell| [&bell.mine, &bell.theirs]).chain([&self.page]);
+        let bells = self.each.iter().flat_map(|bell| [&bell.mine, &bell.theirs]).chain([&self.page, &self.life]);
         let Some(place) = bells.into_iter().find(|place| place.load(Ordering::Relaxed) == fd) else { return false };
         if let Some(new) = new() {
             place.store(new, Ordering::SeqCst);
@@ -392,12 +418,16 @@ pub fn leave(number: usize, connection: u32, slot: usize, keeps_number: bool) {
 fn give_back(link: &Link) {
     link.pid.store(0, Ordering::Relaxed);
     link.bells.store(0, Ordering::SeqCst);
+    if link.life() >= 0 && link.inherited.load(Ordering::Relaxed) == 0 {
+        sets::with_link(link).for_each(|set| epoll::remove(set, link.life()));
+    }
+    descriptors::close_own(&link.life);
     descriptors::close_own(&link.page);
     for bell in &link.each {
         // The other process has the bell, too: the kernel would keep it in the set.
         let set = bell.used.load(Ordering::SeqCst);
         if set > 0 && link.inherited.load(Ordering::Relaxed) == 0 {
-            epoll::remove_bell(sets::set(set as usize - 1), bell.mine.load(Ordering::Relaxed));
+            epoll::remove(sets::set(set as usize - 1), bell.mine.load(Ordering::Relaxed));
         }
         descriptors::close_own(&bell.mine);
         descriptors::close_own(&bell.theirs);

@@ -81,7 +81,7 @@ fn look_for_other_end(fd: i32) -> Option<()> {
     let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
     let socket = unix_socket()?;
     match rustix::net::connect(&socket, &name) {
-        Ok(()) => return join(fd, &socket, (local, remote), first),
+        Ok(()) => return join(fd, socket, (local, remote), first),
         Err(rustix::io::Errno::CONNREFUSED) => {}
         Err(_) => return None,
     }
@@ -116,7 +116,7 @@ fn process_of_this_user(socket: BorrowedFd<'_>) -> Option<i32> {
 /// Most descriptors that come along: the memory, the page of a link, and two for each bell.
 const FILES: usize = 2 + 2 * memory::link::BELLS;
 
-fn join(fd: i32, socket: &OwnedFd, (local, remote): (SocketAddr, SocketAddr), first: bool) -> Option<()> {
+fn join(fd: i32, socket: OwnedFd, (local, remote): (SocketAddr, SocketAddr), first: bool) -> Option<()> {
     let process = process_of_this_user(socket.as_fd())?;
     let (memory, file) = Memfd::create(Pair::<Memfd>::LEN).ok()?;
     let number = table::claim()?;
@@ -133,10 +133,11 @@ fn join(fd: i32, socket: &OwnedFd, (local, remote): (SocketAddr, SocketAddr), fi
     let files: Vec<BorrowedFd<'_>> =
         core::iter::once(borrow(file.as_raw_fd())).chain(offer.files().map(borrow)).collect();
     let (link, is_maker) = offer.token();
-    let bytes = Hello { local, remote, link, is_maker, number: offer.number, bells: offer.bells }.emit();
+    let is_kept = offer.link.life() < 0;
+    let bytes = Hello { local, remote, link, is_maker, is_kept, number: offer.number, bells: offer.bells }.emit();
     let sent = if ancillary.push(SendAncillaryMessage::ScmRights(&files)) {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut ancillary, flags)
+        rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, flags)
     } else {
         Err(rustix::io::Errno::MSGSIZE)
     };
@@ -144,6 +145,9 @@ fn join(fd: i32, socket: &OwnedFd, (local, remote): (SocketAddr, SocketAddr), fi
         slot.holders.store(0, Ordering::SeqCst);
         descriptors::free(slot);
         return None;
+    }
+    if is_kept {
+        offer.link.keep(out_of_the_way(socket).unwrap_or(-1));
     }
     install(fd, number, memory, first)
 }
@@ -189,6 +193,9 @@ fn see_who_came(fd: i32, number: usize, calls: u32) -> Option<()> {
     slot.number.store(said.number, Ordering::Relaxed);
     slot.bells.store(said.bells, Ordering::Relaxed);
     let first = slot.first.load(Ordering::Relaxed) != 0;
+    if said.is_kept && link.life() < 0 {
+        link.keep(slot.listener.swap(-1, Ordering::Relaxed));
+    }
     descriptors::close_own(&slot.listener);
     install(fd, number, memory, first)
 }
@@ -245,6 +252,7 @@ fn install(fd: i32, number: usize, memory: Memfd, first: bool) -> Option<()> {
     slot.waiters.store(0, Ordering::Relaxed);
     slot.cookie.store(kernel::cookie(fd), Ordering::Relaxed);
     slot.looked.store(0, Ordering::Relaxed);
+    slot.asked.store(0, Ordering::Relaxed);
     slot.taken.store(0, Ordering::Relaxed);
     table::set_tag(fd, Tag::Shared(number));
     epoll::attach(fd, number);

@@ -7,7 +7,7 @@ use sock::end::Writable;
 
 use crate::epoll;
 use crate::kernel;
-use crate::link::Inside;
+use crate::link::{Inside, Link};
 use crate::next::{self, entries_if, fail};
 use crate::spin;
 use crate::table::{self, Tag};
@@ -77,6 +77,18 @@ fn sleep(connections: &[(usize, Use)], events: &[i16]) -> (Vec<Inside>, bool) {
     (bells, all)
 }
 
+/// The sockets that hang up when the other ends' processes are gone, once each.
+fn lives(connections: &[(usize, Use)]) -> Vec<pollfd> {
+    let mut lives: Vec<pollfd> = Vec::new();
+    for link in connections.iter().filter(|(_, one)| !one.held().own.has_ended()).filter_map(|(_, one)| one.slot.link())
+    {
+        if link.life() >= 0 && lives.iter().all(|life| life.fd != link.life()) {
+            lives.push(pollfd { fd: link.life(), events: 0, revents: 0 });
+        }
+    }
+    lives
+}
+
 /// What the kernel has said of a socket, as far as the program has asked, or gets it unasked.
 pub fn told(connection: &Use, events: i16, revents: i16) -> i16 {
     if revents & (POLLRDHUP | POLLHUP | POLLERR) != 0 {
@@ -124,12 +136,15 @@ unsafe fn wait(fds: &mut [pollfd], until: Option<u64>, mask: *const sigset_t) ->
             events: POLLIN,
             revents: 0,
         }));
+        let bells_there = asked.len();
+        asked.extend(lives(&connections));
         let time = time.map(work::timespec);
         let time = time.as_ref().map_or(core::ptr::null(), |time| &raw const *time);
         // SAFETY: an array of so many elements, a time that lives until the call returns, and the caller's mask.
         let result = next::uncancelled(|| unsafe { next::ppoll()(asked.as_mut_ptr(), asked.len() as u64, time, mask) });
         let error = next::errno();
         let (program, rung) = asked.split_at(fds.len());
+        let (rung, lives) = rung.split_at(bells_there - fds.len());
         for (bell, rung) in bells.take().into_iter().flat_map(|(bells, _)| bells).zip(rung) {
             let rung = result > 0 && rung.revents != 0;
             bell.leave(rung);
@@ -145,6 +160,11 @@ unsafe fn wait(fds: &mut [pollfd], until: Option<u64>, mask: *const sigset_t) ->
             fd.revents = asked.revents;
         }
         for (n, connection) in &connections {
+            let life = connection.slot.link().map_or(-1, Link::life);
+            if lives.iter().any(|told| told.fd == life && told.revents & POLLHUP != 0) {
+                connection.held().own.note_end();
+            }
+            connection.look_for_orphan();
             let fd = &mut fds[*n];
             fd.revents = told(connection, fd.events, fd.revents) | by_ring(connection, fd.events);
         }

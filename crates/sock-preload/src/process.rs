@@ -28,6 +28,9 @@ extern "C" fn before_fork() {
             Tag::Shared(_) => {
                 if let Some(connection) = using(fd) {
                     connection.held().forked.store(1, Ordering::SeqCst);
+                    if let Some(link) = connection.slot.link() {
+                        link.theirs().set_forked();
+                    }
                     sets::before_fork();
                 }
             }

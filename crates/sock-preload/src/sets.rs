@@ -30,6 +30,8 @@ pub struct Set {
     turn: AtomicU32,
     /// When the kernel was last asked, in nanoseconds; and whether it is to be asked first.
     pub asked: AtomicU64,
+    /// When its connections were last looked at whose other end may have died alone, in nanoseconds.
+    pub orphans: AtomicU64,
     pub kernel_first: AtomicU32,
 }
 
@@ -43,6 +45,7 @@ static ALL: [Set; SETS] = [const {
         scans: AtomicU32::new(0),
         turn: AtomicU32::new(0),
         asked: AtomicU64::new(0),
+        orphans: AtomicU64::new(0),
         kernel_first: AtomicU32::new(0),
     }
 }; SETS];
@@ -74,6 +77,15 @@ pub fn claim(fd: i32) -> Option<&'static Set> {
     set.scans.store(0, Ordering::Relaxed);
     USED.fetch_max(set.number() as u32 + 1, Ordering::SeqCst);
     Some(set)
+}
+
+/// The sets that have, or had, connections of a link.
+pub fn with_link(link: &Link) -> impl Iterator<Item = &'static Set> {
+    let number = link.number();
+    let has = move |set: &&Set| {
+        set.links.get(number / 64).is_some_and(|word| word.load(Ordering::SeqCst) >> (number % 64) & 1 != 0)
+    };
+    used().iter().filter(has)
 }
 
 fn bits(words: &[AtomicU64]) -> impl Iterator<Item = usize> {
@@ -141,6 +153,11 @@ impl Set {
         let was = self.ready.get(slot / 64).is_some_and(|word| word.fetch_and(!bit, Ordering::SeqCst) & bit != 0);
         fence(Ordering::SeqCst);
         was
+    }
+
+    /// Whether another process with connections of it has forked.
+    pub fn has_forked_peers(&self) -> bool {
+        self.links().any(|link| link.mine().has_forked())
     }
 
     /// Whether a connection is to be looked at, or may be.

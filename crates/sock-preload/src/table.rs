@@ -195,6 +195,8 @@ pub struct Slot {
     pub cookie: AtomicU64,
     /// When the kernel's socket was last looked at, in nanoseconds.
     pub looked: AtomicU64,
+    /// When the kernel was last asked for the other end's socket, in nanoseconds.
+    pub asked: AtomicU64,
     /// Bytes that the other end had taken out of the ring at the last write.
     pub taken: AtomicU64,
     pub watch: Watch,
@@ -220,6 +222,7 @@ static TABLE: [Slot; SLOTS] = [const {
         first: AtomicU32::new(0),
         cookie: AtomicU64::new(0),
         looked: AtomicU64::new(0),
+        asked: AtomicU64::new(0),
         taken: AtomicU64::new(0),
         watch: Watch {
             set: AtomicI32::new(0),

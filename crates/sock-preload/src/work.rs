@@ -8,9 +8,9 @@ use memory::stream::{PairWay, Stream};
 use sock::end::{End, Writable};
 
 use crate::kernel::{self, Tcp};
-use crate::link::Inside;
+use crate::link::{Inside, Link};
 use crate::table::{self, Held, Slot, Tag};
-use crate::{descriptors, epoll, next, spin};
+use crate::{descriptors, epoll, meet, next, orphan, spin};
 
 /// A connection that is being worked on: its memory stays until this is dropped.
 pub struct Use {
@@ -67,6 +67,8 @@ const PATIENCE: u64 = 200_000_000;
 const SHARED_WAIT: u64 = 20_000_000;
 /// How long it may where there is no bell for it.
 const DEAF_WAIT: u64 = 1_000_000;
+/// How often the kernel is asked whether the other end, which may be a forked child's, is there.
+pub const ORPHAN_WAIT: u64 = 100_000_000;
 const PEER_GONE: i16 = libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR;
 
 impl Drop for Use {
@@ -100,9 +102,47 @@ impl Use {
 
     /// Looks whether the other end has finished, or is gone.
     fn look(&self) {
-        if kernel::look(self.fd, libc::POLLRDHUP) & PEER_GONE != 0 {
+        if self.ask(libc::POLLRDHUP) & PEER_GONE != 0 {
             self.held().own.note_end();
         }
+        self.look_for_orphan();
+    }
+
+    /// What poll(2) says of the socket now. Looks whether the other end's process is gone, too.
+    pub fn ask(&self, events: i16) -> i16 {
+        let life = self.slot.link().map_or(-1, Link::life);
+        if life < 0 {
+            return kernel::look(self.fd, events);
+        }
+        let (revents, is_gone) = kernel::look_at_both(self.fd, events, life);
+        if is_gone {
+            self.held().own.note_end();
+        }
+        revents
+    }
+
+    /// Where there is no room, and the other end may be a forked child's, which the link does not tell of: whether
+    /// that child has ended, too. The kernel is asked now and then only.
+    pub fn look_for_orphan(&self) -> bool {
+        if !self.may_be_orphaned() {
+            return false;
+        }
+        let (now, asked) = (kernel::now(), &self.slot.asked);
+        if now.saturating_sub(asked.load(Ordering::Relaxed)) < ORPHAN_WAIT {
+            return false;
+        }
+        asked.store(now, Ordering::Relaxed);
+        let is_orphan = meet::both_addresses(self.fd).is_some_and(|(local, remote)| orphan::is_orphan(local, remote));
+        if is_orphan {
+            self.held().own.note_end();
+        }
+        is_orphan
+    }
+
+    /// Whether there is no room, and the other end may be a forked child's that has died alone.
+    pub fn may_be_orphaned(&self) -> bool {
+        let has_forked = self.slot.link().is_some_and(|link| link.mine().has_forked());
+        has_forked && self.end().sends_by_ring() && self.end().writable() == Writable::No
     }
 
     /// Before bytes are sent: whether the descriptor is still this connection, and the other end is there. An
@@ -245,7 +285,11 @@ impl Use {
     /// Most nanoseconds that a wait may last without a look; `None`: as long as it likes.
     pub fn longest_wait(&self, has_bell: bool) -> Option<u64> {
         let is_shared = self.held().forked.load(Ordering::Relaxed) != 0;
-        if has_bell { is_shared.then_some(SHARED_WAIT) } else { Some(DEAF_WAIT) }
+        match has_bell {
+            false => Some(DEAF_WAIT),
+            true if is_shared => Some(SHARED_WAIT),
+            true => self.may_be_orphaned().then_some(ORPHAN_WAIT),
+        }
     }
 
     /// Something has changed at this end: those who wait for it look again.
@@ -298,9 +342,12 @@ impl Use {
         let mut events = if for_reading { libc::POLLIN } else { libc::POLLRDHUP };
         events |= if by_kernel { libc::POLLOUT } else { 0 };
         let bell = inside.as_ref().map_or(-1, Inside::fd);
+        let life = self.slot.link().map_or(-1, Link::life);
         let mut fds = [
             libc::pollfd { fd: self.fd, events, revents: 0 },
             libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 },
+            // Its hang-up is told unasked.
+            libc::pollfd { fd: if end.own.has_ended() { -1 } else { life }, events: 0, revents: 0 },
         ];
         let now = kernel::now();
         let left = until.map(|until| until.saturating_sub(now));
@@ -311,7 +358,7 @@ impl Use {
         let time = most.map(timespec);
         let time = time.as_ref().map_or(core::ptr::null(), |time| &raw const *time);
         // SAFETY: the array and the time live until the call returns; no mask.
-        let n = next::uncancelled(|| unsafe { next::ppoll()(fds.as_mut_ptr(), 2, time, core::ptr::null()) });
+        let n = next::uncancelled(|| unsafe { next::ppoll()(fds.as_mut_ptr(), 3, time, core::ptr::null()) });
         let error = next::errno();
         let rung = n > 0 && fds[1].revents != 0;
         if let Some(inside) = inside {
@@ -324,9 +371,10 @@ impl Use {
             let restart = error == libc::EINTR && until.is_none() && handlers_restart();
             return if restart { Ok(true) } else { Err(error) };
         }
-        if fds[0].revents & PEER_GONE != 0 {
+        if fds[0].revents & PEER_GONE != 0 || fds[2].revents & PEER_GONE != 0 {
             self.held().own.note_end();
         }
+        self.look_for_orphan();
         self.serve();
         Ok(n > 0 || until.is_none_or(|until| kernel::now() < until))
     }

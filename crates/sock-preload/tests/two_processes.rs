@@ -1,114 +1,15 @@
 //! Two processes and a TCP connection between them, with the library in both, one or none of them: every byte is
 //! compared, and whether the connection moved is seen by how many bytes its socket has sent.
-//!
-//! The program starts itself again; `SOFTRNIC_TEST_ROLE` says as what.
 
-use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{TcpListener, TcpStream};
+mod pairs;
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::os::fd::AsRawFd;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-const ROLE: &str = "SOFTRNIC_TEST_ROLE";
-
-fn library() -> std::path::PathBuf {
-    let here = std::env::current_exe().unwrap();
-    let name = "libsoftrnic_sock.so";
-    let folders: Vec<_> = here.ancestors().skip(1).take(2).map(|folder| folder.join(name)).collect();
-    let newest = folders.iter().filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path))).max();
-    newest.unwrap_or_else(|| panic!("{name} is not beside the tests: cargo build makes it")).1.clone()
-}
-
-/// Who has the library.
-#[derive(Clone, Copy, PartialEq)]
-struct With {
-    server: bool,
-    client: bool,
-}
-
-const BOTH: With = With { server: true, client: true };
-const PAIRS: [With; 4] = [
-    BOTH,
-    With { server: true, client: false },
-    With { server: false, client: true },
-    With { server: false, client: false },
-];
-
-fn start(role: &str, argument: &str, with_library: bool) -> Child {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "role", "--nocapture"]).env(ROLE, format!("{role} {argument}"));
-    if with_library {
-        command.env("LD_PRELOAD", library());
-    }
-    command.stdout(Stdio::piped()).spawn().unwrap()
-}
-
-fn finish(child: &mut Child, what: &str) -> ExitStatus {
-    let until = Instant::now() + Duration::from_secs(40);
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return status;
-        }
-        if Instant::now() > until {
-            child.kill().unwrap();
-            panic!("{what} hangs");
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-/// Starts both, and waits for both.
-fn pair(server: &str, client: &str, with: With) {
-    let mut one = start(server, if with == BOTH { "moves" } else { "stays" }, with.server);
-    let mut lines = BufReader::new(one.stdout.take().unwrap()).lines();
-    let port =
-        lines.find_map(|line| line.unwrap().strip_prefix("port ").map(str::to_owned)).expect("the server listens");
-    let what = format!("{port} {}", if with == BOTH { "moves" } else { "stays" });
-    let mut two = start(client, &what, with.client);
-    let sides = format!("server {}, client {}", with.server, with.client);
-    let status = finish(&mut two, &format!("{client}, {sides}"));
-    assert!(status.success(), "{client}, {sides}: {status}");
-    let status = finish(&mut one, &format!("{server}, {sides}"));
-    assert!(status.success(), "{server}, {sides}: {status}");
-}
-
-/// Bytes that the kernel has sent for the socket, or will (`tcpi_bytes_sent`, `tcpi_bytes_retrans`,
-/// `tcpi_notsent_bytes`).
-fn by_tcp(stream: &TcpStream) -> u64 {
-    let mut info = [0u8; 216];
-    let mut len = 216;
-    // SAFETY: both pointers are to live locals of the size that `len` says.
-    let failed =
-        unsafe { libc::getsockopt(stream.as_raw_fd(), 6, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut len) };
-    assert_eq!(failed, 0);
-    let number = |at: usize| u64::from_ne_bytes(info[at..at + 8].try_into().unwrap());
-    let waiting = u32::from_ne_bytes(info[144..148].try_into().unwrap());
-    number(200) - number(208) + u64::from(waiting)
-}
-
-fn accept() -> TcpStream {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    println!("\nport {}", listener.local_addr().unwrap().port());
-    std::io::stdout().flush().unwrap();
-    listener.accept().unwrap().0
-}
-
-fn byte(n: u64) -> u8 {
-    (n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8
-}
-
-/// Checks that the bytes are those of the stream from `at` on.
-fn check(bytes: &[u8], at: &mut u64) {
-    for got in bytes {
-        assert_eq!(*got, byte(*at), "byte {at}");
-        *at += 1;
-    }
-}
-
-fn moved(stream: &TcpStream, total: u64, moves: bool) {
-    let tcp = by_tcp(stream);
-    assert_eq!(tcp < total, moves, "{tcp} of {total} bytes by TCP");
-}
+use pairs::{BOTH, PAIRS, ROLE, accept, by_tcp, byte, check, finish, listen, moved, pair, port, start};
 
 #[test]
 fn role() {
@@ -354,9 +255,7 @@ fn record(writer: u32, number: u32) -> [u8; RECORD] {
 
 /// Reads records of two writers, each of which counts, and acknowledges every tenth of the first one's.
 fn records() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    println!("\nport {}", listener.local_addr().unwrap().port());
-    std::io::stdout().flush().unwrap();
+    let listener = listen();
     for _ in 0..CONNECTIONS {
         let (mut stream, _) = listener.accept().unwrap();
         let (mut next, mut got) = ([0u32; 2], [0; RECORD]);
@@ -438,9 +337,7 @@ const MANY: usize = 48;
 
 /// Sends back what comes by many connections, which are all in one epoll set.
 fn many_echo() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    println!("\nport {}", listener.local_addr().unwrap().port());
-    std::io::stdout().flush().unwrap();
+    let listener = listen();
     // SAFETY: no pointers.
     let set = unsafe { libc::epoll_create1(0) };
     let mut streams: Vec<Option<TcpStream>> = Vec::new();
@@ -576,8 +473,7 @@ fn programs_with_epoll_and_select_see_what_there_is() {
 fn who_survives_a_killed_peer_sees_what_tcp_would_show() {
     for with in PAIRS {
         let mut one = start("victim", "", with.server);
-        let mut lines = BufReader::new(one.stdout.take().unwrap()).lines();
-        let port = lines.find_map(|line| line.unwrap().strip_prefix("port ").map(str::to_owned)).unwrap();
+        let port = port(&mut one);
         let mut two =
             start("survivor", &format!("{port} {}", if with == BOTH { "moves" } else { "stays" }), with.client);
         assert!(finish(&mut two, "survivor").success(), "server {}, client {}", with.server, with.client);

@@ -22,7 +22,7 @@ pub fn name(local: SocketAddr, remote: SocketAddr) -> Option<(String, bool)> {
         return None;
     }
     let (low, high) = if local < remote { (local, remote) } else { (remote, local) };
-    Some((format!("softrnic/sock/2/{}-{}", digits(low), digits(high)), local < remote))
+    Some((format!("softrnic/sock/3/{}-{}", digits(low), digits(high)), local < remote))
 }
 
 fn digits(address: SocketAddr) -> String {
@@ -45,6 +45,9 @@ pub struct Hello {
     pub link: u64,
     /// Whether the sender has made the link.
     pub is_maker: bool,
+    /// Whether the sender keeps the socket by which this message goes, so that its end tells the receiver that no
+    /// process has the sender's end of the link any more.
+    pub is_kept: bool,
     /// The connection's number on the link. The one that has made the link counts with even numbers, the other with odd
     /// ones; bells likewise.
     pub number: u32,
@@ -54,7 +57,7 @@ pub struct Hello {
 
 /// Bytes of a [`Hello`].
 pub const LEN: usize = 8 + 2 * 18 + 20;
-const MAGIC: [u8; 8] = *b"srsock\x00\x02";
+const MAGIC: [u8; 8] = *b"srsock\x00\x03";
 
 impl Hello {
     /// The message.
@@ -63,7 +66,8 @@ impl Hello {
         let (magic, rest) = bytes.split_at_mut(MAGIC.len());
         magic.copy_from_slice(&MAGIC);
         let (addresses, link) = rest.split_at_mut(2 * 18);
-        let numbers = [u32::from(self.is_maker), self.number, self.bells].map(u32::to_be_bytes).concat();
+        let flags = u32::from(self.is_maker) | u32::from(self.is_kept) << 1;
+        let numbers = [flags, self.number, self.bells].map(u32::to_be_bytes).concat();
         link.copy_from_slice(&[&self.link.to_be_bytes()[..], &numbers].concat());
         for (field, address) in addresses.chunks_exact_mut(18).zip([self.local, self.remote].map(canonical)) {
             let ip = match address.ip() {
@@ -81,12 +85,13 @@ impl Hello {
         let (local, rest) = rest.split_at_checked(18)?;
         let (remote, rest) = rest.split_at_checked(18)?;
         let (link, rest) = rest.split_first_chunk()?;
-        let &[is_maker, number, bells] = rest.as_chunks::<4>().0 else { return None };
+        let &[flags, number, bells] = rest.as_chunks::<4>().0 else { return None };
         Some(Hello {
             local: address(local)?,
             remote: address(remote)?,
             link: u64::from_be_bytes(*link),
-            is_maker: u32::from_be_bytes(is_maker) != 0,
+            is_maker: u32::from_be_bytes(flags) & 1 != 0,
+            is_kept: u32::from_be_bytes(flags) & 2 != 0,
             number: u32::from_be_bytes(number),
             bells: u32::from_be_bytes(bells),
         })
@@ -122,6 +127,7 @@ mod tests {
             remote: "10.0.0.1:5".parse().unwrap(),
             link: 0x0123_4567_89AB_CDEF,
             is_maker: true,
+            is_kept: true,
             number: 4094,
             bells: 1 << 15,
         };
