@@ -11,6 +11,7 @@ use report::{Finding, Report, Severity, Situation, rules, text};
 use serde::Serialize;
 
 use crate::out::say;
+use crate::sockets;
 
 /// The exit statuses beside 0, which means that no obstacle was found.
 const FOUND: u8 = 1;
@@ -61,7 +62,9 @@ pub fn run(options: &Options) -> ExitCode {
                 say!("   {}: {}", finding.object, text::clean(&finding.text));
             }
         }
-        if cases.is_empty() && failed.is_empty() {
+        let connections = sockets::all(&[]);
+        sockets::findings(&connections).iter().for_each(|line| say!("{line}"));
+        if cases.is_empty() && failed.is_empty() && connections.is_empty() {
             say!("no process has the device open");
         }
     } else {

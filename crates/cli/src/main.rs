@@ -21,6 +21,7 @@ mod run;
 mod selftest;
 mod settings;
 mod sock;
+mod sockets;
 mod top;
 
 use std::process::ExitCode;
@@ -74,13 +75,15 @@ enum Command {
     ///
     /// Asks a running process, which goes on undisturbed, and the processes that it is connected to, and says for every
     /// queue pair what its queues hold and what it waits for. Without PID: all processes of this user that have the
-    /// device open, one line each.
+    /// device open, one line each, and the TCP connections of programs under softrnic sock, with the reason why one is
+    /// not in memory.
     Doctor(doctor::Options),
     /// Show what processes with the device do, second by second
     ///
     /// A table of processes, their queue pairs and completion queues: messages and bytes per second, how full their
     /// queues are, and what stands in the way (RNR NAKs, retries, full rings). In a terminal it is refreshed until q is
-    /// pressed; else a new table follows the last.
+    /// pressed; else a new table follows the last. With --sockets it is a table of the TCP connections of programs
+    /// under softrnic sock.
     Top(top::Options),
     /// Be replicas of a chain, on whose memory a client works by itself
     ///

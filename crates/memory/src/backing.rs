@@ -80,8 +80,15 @@ impl Memfd {
     /// # Errors
     /// `EMFILE`, `ENOMEM`, `EFBIG` (RLIMIT_FSIZE) or what else the kernel answers.
     pub fn create(len: usize) -> Result<(Self, OwnedFd), Errno> {
-        let fd = rustix::fs::memfd_create(c"softrnic-window", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-            .map_err(errno)?;
+        Self::create_named(c"softrnic-window", len)
+    }
+
+    /// [`Memfd::create`] under another name, which `/proc/PID/fd` shows.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn create_named(name: &core::ffi::CStr, len: usize) -> Result<(Self, OwnedFd), Errno> {
+        let fd = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).map_err(errno)?;
         resize(&fd, len as u64)?;
         filled(&fd, len as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(errno)?;

@@ -5,12 +5,13 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use sock::rules::Role;
+use sock::status::State;
 
 use crate::kernel::{self, borrow};
 use crate::next::{self, entries, entries_before, fail};
 use crate::table::{self, Held, Slot, Tag};
 use crate::work::{self, using};
-use crate::{epoll, link, meet, process, rules};
+use crate::{epoll, link, meet, process, rules, status};
 
 /// Begins to count the messages of a new connection.
 fn track(fd: i32, role: Role) {
@@ -24,20 +25,28 @@ fn track(fd: i32, role: Role) {
             Role::Client => rules::may_move(role, remote),
         };
         if !meet::both_addresses(fd).is_none_or(decides) {
+            status::start();
+            status::set(fd, Some(State::Rule), 0);
             return;
         }
     }
     table::reset_inside(fd);
     epoll::reset(fd);
+    status::start();
+    status::set(fd, Some(State::Young), 0);
     table::set_tag(fd, Tag::Fresh(0));
 }
 
-/// Leaves a connection that has no shared memory yet to TCP.
-pub fn untrack(fd: i32) {
+/// Leaves a connection that has no shared memory yet to TCP, and says why.
+pub fn untrack(fd: i32, why: State) {
     match table::tag(fd) {
-        Tag::Fresh(_) => table::set_tag(fd, Tag::Unknown),
+        Tag::Fresh(_) => {
+            table::set_tag(fd, Tag::Unknown);
+            status::set(fd, Some(why), 0);
+        }
         Tag::Waiting(number) => {
             table::set_tag(fd, Tag::Unknown);
+            status::set(fd, Some(why), 0);
             let slot = table::slot(number);
             close_own(&slot.listener);
             slot.holders.store(0, Ordering::SeqCst);
@@ -48,9 +57,17 @@ pub fn untrack(fd: i32) {
 
 /// The descriptor is closed, or is another file's by now.
 pub fn forget(fd: i32) {
-    match table::tag(fd) {
+    let tag = table::tag(fd);
+    forget_tagged(fd, tag);
+    if tag != Tag::Ours {
+        status::set(fd, None, 0);
+    }
+}
+
+fn forget_tagged(fd: i32, tag: Tag) {
+    match tag {
         Tag::Unknown | Tag::Ours => {}
-        Tag::Fresh(_) | Tag::Waiting(_) => untrack(fd),
+        Tag::Fresh(_) | Tag::Waiting(_) => untrack(fd, State::NotMet),
         Tag::Set | Tag::Nested => {
             epoll::forget_set(fd);
             table::set_tag(fd, Tag::Unknown);
@@ -221,12 +238,13 @@ fn copied(from: i32, to: i32) {
         } else {
             connection.slot.holders.fetch_add(1, Ordering::SeqCst);
             table::set_tag(to, Tag::Shared(connection.number));
+            status::set(to, Some(State::Moved), connection.number);
         }
     }
 }
 
 unsafe extern "C" fn dup_known(fd: i32) -> i32 {
-    untrack(fd);
+    untrack(fd, State::Copied);
     // SAFETY: the caller's arguments.
     let to = unsafe { next::dup()(fd) };
     copied(fd, to);
@@ -250,7 +268,7 @@ fn replaced(from: i32, to: i32) {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup2(from: i32, to: i32) -> i32 {
-    untrack(from);
+    untrack(from, State::Copied);
     replaced(from, to);
     // SAFETY: the caller's arguments.
     let result = unsafe { next::dup2()(from, to) };
@@ -260,7 +278,7 @@ unsafe extern "C" fn dup2(from: i32, to: i32) -> i32 {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup3(from: i32, to: i32, flags: i32) -> i32 {
-    untrack(from);
+    untrack(from, State::Copied);
     replaced(from, to);
     // SAFETY: the caller's arguments.
     let result = unsafe { next::dup3()(from, to, flags) };
@@ -282,7 +300,7 @@ unsafe extern "C" fn fcntl_known(fd: i32, command: i32, argument: usize) -> i32 
     const F_SETSIG: i32 = 10;
     let copies = command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC;
     if copies {
-        untrack(fd);
+        untrack(fd, State::Copied);
     }
     if command == libc::F_SETFL && argument as i32 & libc::O_ASYNC != 0 || command == F_SETSIG {
         process::leave_to_tcp(fd);

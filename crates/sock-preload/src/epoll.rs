@@ -192,6 +192,9 @@ pub fn move_own(fd: i32) {
     if link::all().any(|link| link.replace(fd, copy)) {
         return;
     }
+    if crate::status::replace(fd, copy) {
+        return;
+    }
     let listeners = table::used().map(|number| &table::slot(number).listener);
     if let Some(place) = listeners.into_iter().find(|place| place.load(Ordering::Relaxed) == fd)
         && let Some(new) = copy()
@@ -250,7 +253,7 @@ fn register(set: i32, operation: i32, fd: i32, asked: Option<(u32, u64)>) {
                 operation == libc::EPOLL_CTL_ADD && before >= 0 && before != set && table::tag(before) == Tag::Set;
             if elsewhere || table::tag(set) == Tag::Nested || events & EXCLUSIVE != 0 {
                 // Two sets, or one in another, or threads of which only one is to be woken.
-                crate::descriptors::untrack(fd);
+                crate::descriptors::untrack(fd, sock::status::State::Epoll);
                 return;
             }
             if table::tag(set) == Tag::Unknown {

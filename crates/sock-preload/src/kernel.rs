@@ -9,6 +9,7 @@ use sock::end::Kernel;
 use verbs::Errno;
 
 use crate::next;
+use crate::status::{self, Count};
 use crate::table::Slot;
 
 /// A descriptor that the caller of this library has passed, or one of the library's own.
@@ -193,7 +194,10 @@ impl Kernel for Tcp {
 
     fn tell(&self, bells: u32) {
         if let Some(link) = self.slot.link() {
-            link.tell(self.slot.number.load(Ordering::Relaxed), bells);
+            let rung = link.tell(self.slot.number.load(Ordering::Relaxed), bells);
+            if rung > 0 {
+                status::add(self.slot.index(), Count::Rings, rung);
+            }
         }
     }
 

@@ -23,5 +23,6 @@ mod process;
 mod rules;
 mod sets;
 mod spin;
+mod status;
 mod table;
 mod work;

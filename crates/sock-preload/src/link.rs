@@ -224,12 +224,17 @@ impl Link {
     }
 
     /// Tells the other process of a connection.
-    pub fn tell(&self, number: u32, bells: u32) {
+    ///
+    /// How many bells were rung.
+    pub fn tell(&self, number: u32, bells: u32) -> u64 {
+        let mut rung = 0;
         self.theirs().tell(number, bells, |bell| {
+            rung += 1;
             let fd = self.each.get(bell).map_or(-1, |bell| bell.theirs.load(Ordering::Relaxed));
             // Full: it wakes already.
             let _ = rustix::io::write(borrow(fd), &1u64.to_ne_bytes());
         });
+        rung
     }
 
     /// Wakes a thread of this process that sleeps by one of these bells.

@@ -13,11 +13,12 @@ use rustix::net::{
     SendFlags, SocketAddrAny, SocketAddrUnix, SocketFlags, SocketType,
 };
 use sock::hello::{self, Hello};
+use sock::status::State;
 
 use crate::kernel::{self, borrow};
 use crate::table::{self, Tag};
 use crate::work::locked;
-use crate::{descriptors, epoll, link, process};
+use crate::{descriptors, epoll, link, process, status};
 
 /// Calls before a connection looks for its other end: short ones pay nothing.
 const FEW: u32 = 2;
@@ -36,7 +37,7 @@ pub fn advance(fd: i32) {
             || {},
             || {
                 if matches!(table::tag(fd), Tag::Fresh(_)) && look_for_other_end(fd).is_none() {
-                    descriptors::untrack(fd);
+                    descriptors::untrack(fd, State::NotMet);
                 }
             },
         ),
@@ -48,7 +49,7 @@ pub fn advance(fd: i32) {
                     || {},
                     || {
                         if table::tag(fd) == Tag::Waiting(number) && see_who_came(fd, number, calls).is_none() {
-                            descriptors::untrack(fd);
+                            descriptors::untrack(fd, State::NotMet);
                         }
                     },
                 );
@@ -103,6 +104,7 @@ fn look_for_other_end(fd: i32) -> Option<()> {
     slot.has_come.store(0, Ordering::Relaxed);
     slot.calls.store(0, Ordering::Relaxed);
     slot.first.store(u32::from(first), Ordering::Relaxed);
+    status::set(fd, Some(State::Waiting), 0);
     table::set_tag(fd, Tag::Waiting(number));
     Some(())
 }
@@ -242,6 +244,7 @@ fn install(fd: i32, number: usize, memory: Memfd, first: bool) -> Option<()> {
     let Some(pair) = made else {
         // The tag does not name the slot any more when it is given back.
         table::set_tag(fd, Tag::Unknown);
+        status::set(fd, Some(State::NotMet), 0);
         slot.holders.store(0, Ordering::SeqCst);
         descriptors::free(slot);
         return None;
@@ -254,6 +257,8 @@ fn install(fd: i32, number: usize, memory: Memfd, first: bool) -> Option<()> {
     slot.looked.store(0, Ordering::Relaxed);
     slot.asked.store(0, Ordering::Relaxed);
     slot.taken.store(0, Ordering::Relaxed);
+    status::begin(number);
+    status::set(fd, Some(State::Moved), number);
     table::set_tag(fd, Tag::Shared(number));
     epoll::attach(fd, number);
     Some(())

@@ -2,11 +2,13 @@
 
 use std::sync::atomic::{AtomicI32, Ordering};
 
+use sock::status::State;
+
 use crate::kernel::borrow;
 use crate::next::{self, entries, entries_after};
 use crate::table::{self, Tag};
 use crate::work::using;
-use crate::{descriptors, link, rules, sets, spin, work};
+use crate::{descriptors, link, rules, sets, spin, status, work};
 
 /// The process whose tables these are. The child of vfork(2) has them, too, and must not change them.
 static OWN: AtomicI32 = AtomicI32::new(0);
@@ -24,7 +26,7 @@ pub fn is_own() -> bool {
 extern "C" fn before_fork() {
     for fd in table::all() {
         match table::tag(fd) {
-            Tag::Fresh(_) | Tag::Waiting(_) => descriptors::untrack(fd),
+            Tag::Fresh(_) | Tag::Waiting(_) => descriptors::untrack(fd, State::Forked),
             Tag::Shared(_) => {
                 if let Some(connection) = using(fd) {
                     connection.held().forked.store(1, Ordering::SeqCst);
@@ -44,6 +46,7 @@ extern "C" fn in_child() {
     work::forget_thread();
     sets::in_child();
     link::in_child();
+    status::in_child();
     for number in table::used() {
         // Only this thread has come along.
         table::slot(number).users.store(0, Ordering::SeqCst);
@@ -53,7 +56,7 @@ extern "C" fn in_child() {
 
 /// A connection that somebody will use who does not know of the ring.
 pub fn leave_to_tcp(fd: i32) {
-    descriptors::untrack(fd);
+    descriptors::untrack(fd, State::Given);
     if let Some(connection) = using(fd) {
         connection.demote(true, true, true);
     }
@@ -117,7 +120,7 @@ pub fn send_by_tcp(fd: i32) {
     if let Some(connection) = using(fd) {
         connection.demote(true, false, true);
     } else {
-        descriptors::untrack(fd);
+        descriptors::untrack(fd, State::Given);
     }
 }
 

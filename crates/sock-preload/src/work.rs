@@ -4,11 +4,13 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use memory::backing::Memfd;
-use memory::stream::{PairWay, Stream};
+use memory::stream::{Mode, PairWay, Stream};
 use sock::end::{End, Writable};
+use sock::status::Way;
 
 use crate::kernel::{self, Tcp};
 use crate::link::{Inside, Link};
+use crate::status::{self, Count};
 use crate::table::{self, Held, Slot, Tag};
 use crate::{descriptors, epoll, meet, next, orphan, spin};
 
@@ -164,11 +166,21 @@ impl Use {
         if end.sends_by_ring_alone() {
             match locked_lightly(&self.held().send, || end.leave_ring(), || end.send_by_ring(from)) {
                 Ok(0) if !from.is_empty() => {}
-                outcome => return outcome,
+                outcome => {
+                    status::add(self.number, Count::Sent, outcome.unwrap_or(0) as u64);
+                    return outcome;
+                }
             }
         }
         let sent = self.as_sender(|| self.end().send(from, table::nobody_inside(self.fd)));
+        if let Ok(some) = sent
+            && end.sends_by_ring()
+        {
+            status::add(self.number, Count::Sent, some as u64);
+        }
+        self.tell_ways();
         if sent == Err(verbs::Errno::EAGAIN) {
+            status::add(self.number, Count::Stalls, 1);
             self.slot.watch.told_writable.store(0, Ordering::Relaxed);
         }
         sent
@@ -180,10 +192,29 @@ impl Use {
         if !end.incoming.is_ready() && table::nobody_inside(self.fd) {
             end.set_ready();
         }
-        match end.incoming.is_drained() {
+        let was_by_ring = end.receives_by_ring();
+        let got = match end.incoming.is_drained() {
             true => end.receive(to, peek, look),
             false => locked(&self.held().receive, || {}, || end.receive(to, peek, look)),
+        };
+        if end.receives_by_ring() {
+            status::add(self.number, Count::Received, if peek { 0 } else { got.unwrap_or(0) as u64 });
         }
+        if !was_by_ring {
+            self.tell_ways();
+        }
+        got
+    }
+
+    /// Tells by which ways bytes go.
+    pub fn tell_ways(&self) {
+        let end = self.end();
+        let way = |mode| match mode {
+            Mode::Before => Way::Before,
+            Mode::Ring => Way::Memory,
+            Mode::Retracting | Mode::After => Way::After,
+        };
+        status::ways(self.number, way(end.out.mode()), way(end.incoming.mode()));
     }
 
     /// Runs something under the lock of this end's senders, with all signals blocked.
@@ -216,6 +247,7 @@ impl Use {
                 return;
             }
             if sent && received == Some(true) || !wait || kernel::now() > until {
+                self.tell_ways();
                 return;
             }
             nap();
@@ -334,7 +366,7 @@ impl Use {
             end.out.announce_want();
             end.writable() == Writable::Yes
         };
-        if there || end.needs_service() && end.out.mode() == memory::stream::Mode::Ring {
+        if there || end.needs_service() && end.out.mode() == Mode::Ring {
             self.serve();
             return Ok(true);
         }
@@ -357,6 +389,7 @@ impl Use {
         };
         let time = most.map(timespec);
         let time = time.as_ref().map_or(core::ptr::null(), |time| &raw const *time);
+        status::add(self.number, Count::Sleeps, 1);
         // SAFETY: the array and the time live until the call returns; no mask.
         let n = next::uncancelled(|| unsafe { next::ppoll()(fds.as_mut_ptr(), 3, time, core::ptr::null()) });
         let error = next::errno();

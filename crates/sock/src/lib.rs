@@ -4,10 +4,11 @@
 //! A connection stays the kernel's TCP socket. Its bytes take another way, a ring in shared memory
 //! ([`memory::stream`]), once both ends are known to read it, and each direction by itself: [`end`] has the states of
 //! a direction and the reasons of each step. [`hello`] is how the two ends of a connection find each other, [`rules`]
-//! is libsdp's file of rules.
+//! is libsdp's file of rules, [`status`] what a process tells of its connections.
 #![forbid(unsafe_code)]
 
 pub mod end;
 pub mod glob;
 pub mod hello;
 pub mod rules;
+pub mod status;

@@ -14,6 +14,7 @@ use clap::Args;
 use report::Report;
 
 use crate::out::say;
+use crate::sockets;
 use rates::Process;
 
 /// Options of `softrnic top`.
@@ -25,6 +26,9 @@ pub struct Options {
     /// Seconds between two looks
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
     interval: f64,
+    /// Show the TCP connections of programs under softrnic sock: whether each is in memory, why not, and what it moves
+    #[arg(long)]
+    sockets: bool,
     /// Print one table and end
     #[arg(long)]
     once: bool,
@@ -43,6 +47,9 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Show the activity until the user ends it.
 pub fn run(options: &Options) -> Result<ExitCode, String> {
     let pause = Duration::from_secs_f64(options.interval);
+    if options.sockets {
+        return show_sockets(options, pause);
+    }
     let mut looks = Looks::new(&options.pids);
     looks.next();
     if options.json || options.once || !std::io::stdout().is_terminal() {
@@ -61,6 +68,28 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     }
     screen::show(pause, || view::lines(&looks.next()))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Show connections until the user ends it. All numbers are those since a connection began.
+fn show_sockets(options: &Options, pause: Duration) -> Result<ExitCode, String> {
+    let look = || sockets::all(&options.pids);
+    let follows = !options.once && !options.json && std::io::stdout().is_terminal();
+    if follows {
+        screen::show(pause, || sockets::lines(&look()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    loop {
+        let found = look();
+        if options.json {
+            say!("{}", serde_json::to_string(&found).map_err(|error| error.to_string())?);
+        } else {
+            sockets::lines(&found).iter().for_each(|line| say!("{line}"));
+        }
+        if options.once {
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::thread::sleep(pause);
+    }
 }
 
 /// The last report of every process.
