@@ -33,6 +33,7 @@ impl State {
         }
         let (claim, space) = (entry.claim(addr), entry.port_space);
         let wildcard = is_wildcard(addr);
+        let is_inner = self.is_iwarp() && addr.ip().is_loopback();
         if !wildcard && !self.serves(space) {
             return Err(Errno::ENODEV.into());
         }
@@ -47,7 +48,9 @@ impl State {
         entry.src = Some(port.claim.addr);
         entry.only = port.claim.only;
         entry.port = Some(port);
-        entry.device = !wildcard;
+        // Linux ties no device of iWARP to `lo`. Programs that look for an address which peers reach (libfabric) take
+        // one of the interfaces if the id of a loopback address has no device.
+        entry.device = !wildcard && !is_inner;
         entry.phase = Phase::Bound;
         Ok(())
     }

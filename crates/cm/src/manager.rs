@@ -15,6 +15,7 @@ use crate::event::{Ece, Event, EventKind};
 use crate::ids::{Phase, State, UD, random_u32};
 use crate::links::Links;
 use crate::message::Half;
+use crate::mpa::State as MpaState;
 use crate::names::is_wildcard;
 use crate::ports::{self, Ports};
 use crate::route;
@@ -238,7 +239,12 @@ impl Cm {
     /// # Errors
     /// EINVAL: no response has come.
     pub fn established(&self, id: IdKey) -> Result<()> {
-        self.lock().with_result(id, |conn, _, out| conn.ready(out))
+        let mut state = self.lock();
+        if let Some(mpa) = &state.id(id)?.mpa {
+            // There is no third message: the reply has ended the start, and the queue pair sends since.
+            return if mpa.state == MpaState::Established { Ok(()) } else { Err(Errno::EINVAL) };
+        }
+        state.with_result(id, |conn, _, out| conn.ready(out))
     }
 
     /// Reject a request or a response (rdma_reject(3)).

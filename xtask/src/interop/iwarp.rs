@@ -51,6 +51,9 @@ struct Pair {
 /// The port of librdmacm's own programs.
 const RDMACM: u16 = 7471;
 
+/// The port of libfabric's fi_pingpong, by which its two sides tell each other their addresses.
+const PINGPONG: u16 = 47592;
+
 /// The port of perftest.
 const PERFTEST: u16 = 18515;
 
@@ -59,6 +62,7 @@ const PAIRS: &[Pair] = &[
     Pair { server: "rping -s -a @ -p 7174 -v", client: "rping -c -a @ -p 7174 -V -v -C 10", port: PORT, stays: false, wants: "ping data: rdma-ping-9", anywhere: true },
     Pair { server: "rping -s -a @ -p 7174 -S 65535", client: "rping -c -a @ -p 7174 -V -v -C 10 -S 65535", port: PORT, stays: false, wants: "ping data: rdma-ping-9", anywhere: true },
     Pair { server: "rping -s -P -a @ -p 7174", client: "rping -c -a @ -p 7174 -V -v -C 5", port: PORT, stays: true, wants: "ping data: rdma-ping-4", anywhere: false },
+    Pair { server: "rping -s -q -a @ -p 7174", client: "rping -c -q -a @ -p 7174 -V -v -C 5", port: PORT, stays: false, wants: "ping data: rdma-ping-4", anywhere: true },
     Pair { server: "ucmatose -b @ -p 7471", client: "ucmatose -s @ -p 7471", port: RDMACM, stays: false, wants: "return status 0", anywhere: true },
     Pair { server: "ucmatose -b @ -p 7471 -c 5 -C 50 -S 5000", client: "ucmatose -s @ -p 7471 -c 5 -C 50 -S 5000", port: RDMACM, stays: false, wants: "return status 0", anywhere: false },
     Pair { server: "cmtime -b @ -p 7471 -c 20", client: "cmtime -s @ -p 7471 -c 20", port: RDMACM, stays: true, wants: "disconnect", anywhere: true },
@@ -70,6 +74,9 @@ const PAIRS: &[Pair] = &[
     Pair { server: "ib_write_bw -R -s 1048576 -n 50 -F", client: "ib_write_bw -R -s 1048576 -n 50 -F @", port: PERFTEST, stays: false, wants: " 1048576 ", anywhere: false },
     Pair { server: "ib_read_bw -R -s 1048576 -n 50 -F", client: "ib_read_bw -R -s 1048576 -n 50 -F @", port: PERFTEST, stays: false, wants: " 1048576 ", anywhere: false },
     Pair { server: "ib_send_bw -R -s 65536 -n 50 -F", client: "ib_send_bw -R -s 65536 -n 50 -F @", port: PERFTEST, stays: false, wants: " 65536 ", anywhere: true },
+    Pair { server: "ib_read_bw -R -a -n 5 -F", client: "ib_read_bw -R -a -n 5 -F @", port: PERFTEST, stays: false, wants: " 8388608 ", anywhere: false },
+    Pair { server: "ib_write_bw -R -a -n 5 -F", client: "ib_write_bw -R -a -n 5 -F @", port: PERFTEST, stays: false, wants: " 8388608 ", anywhere: false },
+    Pair { server: "fi_pingpong -p verbs -e msg -I 10 -c", client: "fi_pingpong -p verbs -e msg -I 10 -c @", port: PINGPONG, stays: false, wants: "1m ", anywhere: false },
     Pair { server: "ib_write_bw -R -s 65536 -n 50 -F -q 4", client: "ib_write_bw -R -s 65536 -n 50 -F -q 4 @", port: PERFTEST, stays: false, wants: " 65536 ", anywhere: true },
     Pair { server: "ib_read_bw -R -s 65536 -n 50 -F", client: "ib_read_bw -R -s 65536 -n 50 -F @", port: PERFTEST, stays: false, wants: " 65536 ", anywhere: true },
 ];
