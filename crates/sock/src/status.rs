@@ -57,7 +57,7 @@ states! {
     /// A rule says so.
     Rule 4 "a rule says tcp";
     /// Nobody is at the meeting point any more, or somebody that is not to be believed.
-    NotMet 5 "the other end has not come, is this very process or another user's, or there is no memory or descriptor left";
+    NotMet 5 "the other end has not come, is this process or another user's, or memory or descriptors are short";
     /// It had two holders before it had memory.
     Forked 6 "the process has forked before the connection had memory";
     /// A second descriptor.
