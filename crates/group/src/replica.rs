@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use rdma::{Context, Gid, Mr, Pd, Wc};
+use rdma::{Context, Gid, Mr, Pd, Status, Wc, sys};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::error::{Error, Result};
@@ -108,6 +108,33 @@ impl Server {
     }
 }
 
+/// What has failed of a group's queues at a hop.
+fn failure(rounds: &Rounds, hop: u32) -> Result<Option<String>> {
+    rounds.failures.arm(false)?;
+    // An unsuccessful completion counts as solicited (IBTA vol. 1, 11.4.2.2).
+    rounds.done.arm(true)?;
+    let mut found = [Wc::default(); 16];
+    let count = rounds.done.poll(&mut found)?;
+    // What is behind the first failure was flushed, and may be all that a queue of few places still has.
+    let failed = |wc: &&Wc| wc.status() != Status::SUCCESS;
+    if let Some(wc) = found[..count].iter().find(failed) {
+        return Ok(Some(format!("hop {hop}: {} of the replica itself failed: {}", request(wc), wc.status())));
+    }
+    let count = rounds.failures.poll(&mut found)?;
+    Ok(found[..count]
+        .first()
+        .map(|wc| format!("hop {hop}: {} to hop {} failed: {}", request(wc), hop + 1, wc.status())))
+}
+
+/// The name of a request that failed, by its status.
+fn request(wc: &Wc) -> &'static str {
+    // A request is checked at the post, so it has broken no rule then.
+    match wc.status() {
+        Status(sys::IBV_WC_LOC_QP_OP_ERR) => "a request that was patched beside the rules of its queue (opcode, bytes)",
+        _ => "a request",
+    }
+}
+
 impl Host {
     fn serve(&self, up: &TcpStream) {
         let set_up = || -> Result<(Arc<Rounds>, Option<TcpStream>, u32)> {
@@ -131,6 +158,10 @@ impl Host {
             Err(error) => {
                 let why = match error {
                     Error::Refused(why) => why,
+                    Error::Invalid(why) if why == setup::TOO_LONG => {
+                        let _ = setup::tell(up, kind::TOO_LONG, &[]);
+                        return;
+                    }
                     other => other.to_string(),
                 };
                 let _ = setup::tell(up, kind::REFUSED, why.as_bytes());
@@ -150,7 +181,10 @@ impl Host {
         let mut down = None;
         let mut behind = None;
         if let Some(next) = self.next {
-            let name = |error| Error::Refused(format!("hop {} at {next}: {error}", hello.hop + 1));
+            let name = |error| match error {
+                Error::Invalid(why) if why == setup::TOO_LONG => Error::Invalid(why),
+                other => Error::Refused(format!("hop {} at {next}: {other}", hello.hop + 1)),
+            };
             let stream = TcpStream::connect_timeout(&next, PATIENCE).map_err(|error| name(error.into()))?;
             stream.set_nodelay(true)?;
             stream.set_read_timeout(Some(PATIENCE))?;
@@ -163,7 +197,7 @@ impl Host {
         let after = behind.as_ref().map_or(0, |behind| behind.replicas.len());
         let replicas = hello.hop as usize + 1 + after;
         if replicas > crate::MOST_REPLICAS {
-            return Err(Error::Refused(format!("a chain has at most {} replicas", crate::MOST_REPLICAS)));
+            return Err(Error::Invalid(setup::TOO_LONG));
         }
         setup::connect(&self.context, &rounds.previous, &hello.from)?;
         setup::connect(&self.context, &rounds.own, &rounds.own_end(self.gid))?;
@@ -198,12 +232,9 @@ impl Host {
             };
             if from_queue {
                 while rounds.channel.try_event()?.is_some() {}
-                rounds.failures.arm(false)?;
-                let mut found = [Wc::default(); 8];
-                let count = rounds.failures.poll(&mut found)?;
-                if let Some(wc) = found[..count].first() {
+                if let Some(why) = failure(rounds, hop)? {
                     failed = true;
-                    broken(&format!("hop {hop}: a request to hop {} failed: {}", hop + 1, wc.status()))?;
+                    broken(&why)?;
                 }
             }
             if from_down && let Some(stream) = down {

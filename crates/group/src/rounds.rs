@@ -88,7 +88,8 @@ pub struct Rounds {
     own_entries: Arc<QueueMr>,
     next_entries: Arc<QueueMr>,
     arrivals: Arc<Cq>,
-    done: Arc<Cq>,
+    /// Completions of `own`, counted. Armed for those that failed.
+    pub done: Arc<Cq>,
     /// Requests of `next` are not signaled: a completion is a failure.
     pub failures: Arc<Cq>,
     pub channel: Arc<CompChannel>,
@@ -118,9 +119,9 @@ fn unsignaled<'a>(op: SendOp<'a>, data: Data<'a>) -> SendWr<'a> {
 impl Rounds {
     pub fn new(context: &Arc<Context>, pd: &Arc<Pd>, depth: u32) -> Result<Rounds> {
         let arrivals = context.create_counting_cq(2, true)?;
-        let done = context.create_counting_cq(2, true)?;
         let channel = context.create_comp_channel()?;
         channel.set_nonblocking()?;
+        let done = context.create_counting_cq_with(2, true, &channel)?;
         let failures = context.create_cq(16, Some(&channel), 0)?;
         let unused = context.create_counting_cq(2, true)?;
         let first = field::mask(field::OPCODE) | field::mask(field::ADDR);
@@ -138,6 +139,7 @@ impl Rounds {
         let own_entries = own.reg_queue(Access::LOCAL_WRITE)?;
         let next_entries = next.reg_queue(Access::LOCAL_WRITE)?;
         failures.arm(false)?;
+        done.arm(true)?;
         Ok(Rounds {
             previous,
             own,

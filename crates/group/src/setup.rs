@@ -15,6 +15,8 @@ use crate::error::{Error, Result};
 pub const VERSION: u64 = 1;
 const MAGIC: u64 = u64::from_le_bytes(*b"softgrp\0");
 const MOST_BYTES: u32 = 1 << 16;
+/// Why a chain of more replicas is invalid.
+pub const TOO_LONG: &str = "a chain has at most 64 replicas";
 /// The device's port.
 pub const PORT: u8 = 1;
 
@@ -26,6 +28,7 @@ pub mod kind {
     pub const PRINT: u32 = 4;
     pub const PRINTED: u32 = 5;
     pub const BROKEN: u32 = 6;
+    pub const TOO_LONG: u32 = 7;
 }
 
 /// A queue pair of a process.
@@ -156,7 +159,7 @@ impl Hello {
             return Err(Error::Refused(format!("{depth} rounds are not a power of two up to 2048")));
         }
         if hop as usize >= MOST_REPLICAS {
-            return Err(Error::Refused(format!("a chain has at most {MOST_REPLICAS} replicas")));
+            return Err(Error::Invalid(TOO_LONG));
         }
         Ok(hello)
     }
@@ -178,6 +181,9 @@ impl Welcome {
         let (kind, bytes) = hear(stream)?;
         if kind == kind::REFUSED {
             return Err(Error::Refused(text(&bytes)));
+        }
+        if kind == kind::TOO_LONG {
+            return Err(Error::Invalid(TOO_LONG));
         }
         if kind != kind::WELCOME {
             return Err(Error::Refused("the peer is no server of this project".into()));

@@ -31,6 +31,10 @@ impl Drop for CompChannel {
 }
 
 impl CompChannel {
+    pub(crate) fn as_ptr(&self) -> *mut ibv_comp_channel {
+        self.raw.as_ptr()
+    }
+
     pub(crate) fn create(context: &Arc<Context>) -> Result<Arc<Self>> {
         // SAFETY: a live context.
         let raw = unsafe { (context.library().api.create_comp_channel)(context.raw()) };

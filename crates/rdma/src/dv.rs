@@ -98,7 +98,7 @@ use sys::*;
 use verbs::Access;
 
 use crate::error::{Error, Result, number, pointer};
-use crate::{Context, Cq, Pd, Qp, QpOptions, SendFlags, Sge};
+use crate::{CompChannel, Context, Cq, Pd, Qp, QpOptions, SendFlags, Sge};
 
 /// The version of the entries' layout that this module describes.
 pub const VERSION: u32 = 1;
@@ -387,6 +387,26 @@ impl Context {
         ignore_overrun: bool,
         first_count: u64,
     ) -> Result<Arc<Cq>> {
+        self.create_counting(cqe, ignore_overrun, first_count, None)
+    }
+
+    /// As [`Context::create_counting_cq`]; it may be armed for events of a channel.
+    pub fn create_counting_cq_with(
+        self: &Arc<Self>,
+        cqe: u32,
+        ignore_overrun: bool,
+        channel: &Arc<CompChannel>,
+    ) -> Result<Arc<Cq>> {
+        self.create_counting(cqe, ignore_overrun, 0, Some(channel))
+    }
+
+    fn create_counting(
+        self: &Arc<Self>,
+        cqe: u32,
+        ignore_overrun: bool,
+        first_count: u64,
+        channel: Option<&Arc<CompChannel>>,
+    ) -> Result<Arc<Cq>> {
         const CALL: &str = "softrnic_dv_create_cq";
         let attr = RawCqAttr {
             comp_mask: 0,
@@ -394,13 +414,13 @@ impl Context {
             flags: 1 | u32::from(ignore_overrun) << 1,
             first_count,
             cq_context: null_mut(),
-            channel: null_mut(),
+            channel: channel.map_or(null_mut(), |channel| channel.as_ptr()),
             comp_vector: 0,
             reserved: 0,
         };
-        // SAFETY: a live context and valid attributes.
+        // SAFETY: a live context and channel, and valid attributes.
         let raw = pointer(CALL, unsafe { (api(self, CALL)?.create_cq)(self.raw(), &attr) })?;
-        Ok(Cq::wrap(self, raw, None))
+        Ok(Cq::wrap(self, raw, channel))
     }
 }
 

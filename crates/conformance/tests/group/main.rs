@@ -1,5 +1,7 @@
 //! Groups: a client and chains of replicas, each replica in a process of its own or all in one.
 
+mod bad;
+
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt as _;
@@ -18,6 +20,14 @@ const ENTRY: &str = "the_other_process";
 #[ignore = "a part of other tests"]
 fn the_other_process() {
     let Some((part, mut wire)) = Wire::to_test() else { return };
+    if part == "client" {
+        let fixture = Fixture::open();
+        let (mut client, _) = client(&fixture, wire.hear(), 16);
+        wire.tell(&());
+        loop {
+            let _ = client.run(&[Operation::Write { offset: 0, size: 1024 }; 100], Wait::Poll);
+        }
+    }
     if part != "replica" {
         return with_file(&part, &mut wire);
     }
@@ -203,7 +213,7 @@ fn a_group_has_up_to_64_replicas() {
     let chain = Chain::start(&[65]);
     let buffer = fixture.pd.reg_mr(64, Access::LOCAL_WRITE).expect("ibv_reg_mr");
     let refused = Client::connect(&fixture.context, &fixture.pd, chain.first, buffer, &ClientOptions::default());
-    assert!(matches!(refused.err(), Some(Error::Refused(why)) if why.contains("64 replicas")));
+    assert!(matches!(refused.err(), Some(Error::Invalid("a chain has at most 64 replicas"))));
 }
 
 /// The largest window, many times around the circle.
