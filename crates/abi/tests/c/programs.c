@@ -348,8 +348,17 @@ static void refused(void)
 	NUMBER(EINVAL, softrnic_dv_query_queue(qp, 0, NULL));
 	NUMBER(0, softrnic_dv_query_queue(qp, 0, &queue));
 	CHECK(queue.addr == NULL && queue.count == 4);
-	NUMBER(0, softrnic_dv_post_task(qp, &(struct softrnic_dv_task){ .opcode = SOFTRNIC_DV_WAIT, .cq = cq, .count = 1 }));
+
+	/* A completion queue that a WAIT waits for stays until the WAIT's queue pair goes. */
+	counts.flags = SOFTRNIC_DV_CQ_CROSS_CHANNEL;
+
+	struct ibv_cq *waited = softrnic_dv_create_cq(ctx, &counts);
+
+	MUST(waited != NULL);
+	NUMBER(0, softrnic_dv_post_task(qp, &(struct softrnic_dv_task){ .opcode = SOFTRNIC_DV_WAIT, .cq = waited, .count = 1 }));
+	NUMBER(EBUSY, ibv_destroy_cq(waited));
 	NUMBER(0, ibv_destroy_qp(qp));
+	NUMBER(0, ibv_destroy_cq(waited));
 	NUMBER(0, ibv_destroy_cq(cq));
 	NUMBER(0, ibv_destroy_cq(plain));
 }

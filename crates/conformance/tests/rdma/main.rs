@@ -5,6 +5,7 @@ mod device_memory;
 mod events;
 mod examples;
 mod managed;
+mod managed_entries;
 mod memory;
 mod pair;
 mod prepared;
