@@ -158,9 +158,9 @@ a byte that both know. No byte is added to what the programs send. Its descripto
 with its names and options, and when a program ends or is killed the other one learns it from the kernel.
 
 All other connections are plain TCP, and nothing is said about it: a peer without softrnic sock, of another \
-user or in a container of its own, too few descriptors or too little memory, more than 128 moved connections \
-in one process. Programs that are statically linked, or are not written in C and make system calls by \
-themselves (Go), are such peers.",
+user or in a container of its own, too few descriptors or too little memory, more than 4,096 moved connections \
+in one process, both ends in one process. softrnic top --sockets shows which, and why. Programs that are statically \
+linked, or are not written in C and make system calls by themselves (Go), are such peers.",
     },
     Section {
         command: "sock",
@@ -185,7 +185,8 @@ pidfd_getfd(2)) needs a rule that keeps it with TCP. A buffer at a bad address i
 signal whose handler has SA_RESTART a read goes on only if all of the program's handlers have it. \
 A thread that waits for a connection is cancelled (pthread_cancel(3)) only when the wait is over. A process \
 that ends without close, while bytes are unread, ends the connection properly where TCP would have reset it. \
-Descriptors from half of the limit on are taken for bells: two for each moved connection. Nothing polls: a \
+Descriptors from half of the limit on are taken by the library: some for each process at the other end of moved \
+connections, and one that tells of them. Nothing polls: a \
 program that waits, sleeps.",
     },
     Section {
