@@ -18,6 +18,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softrnic-wire",   &["softrnic-verbs"]),
     // The protocols of iWARP: bytes and time in, bytes and placements out.
     ("softrnic-iwarp",  &["softrnic-verbs", "softrnic-wire"]),
+    // Direct data placement on TCP sockets, for programs without verbs.
+    ("softrnic-ddp",    &["softrnic-verbs", "softrnic-wire", "softrnic-iwarp"]),
     // Reports of an adapter, and their explanation.
     ("softrnic-report", &["softrnic-verbs"]),
     // The C structures of verbs.h, for both sides of the ABI.
