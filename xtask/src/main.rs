@@ -39,6 +39,7 @@ cargo xtask sock-programs         random programs of socket calls on TCP and wit
 --seed S
 cargo xtask taps-cost             no test: what captures and faults cost who does not use them; minutes, on a quiet \
 machine
+cargo xtask iwarp-speed           no test: softiw0 beside plain TCP, in turns; minutes, on a quiet machine
 
 Options:
   --quick         fewer cases and shorter runs: a few minutes
@@ -136,6 +137,13 @@ fn main() -> ExitCode {
         ["sock-programs"] => test([SOCK_PROGRAMS].iter(), &options),
         ["taps-cost"] => match taps_cost::measure() {
             Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                eprintln!("{e}");
+                ExitCode::FAILURE
+            }
+        },
+        ["iwarp-speed"] => match interop::iwarp_speed::measure() {
+            Ok(met) => ExitCode::from(u8::from(!met)),
             Err(e) => {
                 eprintln!("{e}");
                 ExitCode::FAILURE

@@ -342,7 +342,7 @@ impl PollCheck {
 
     /// The time of the next check of a program that is at work. `seldom`: the clock was read longer than [`PAUSE`] ago,
     /// and no thread was in the library. `parked`: a request waits for room in a window, for which peers do not ring a
-    /// process that polls.
+    /// process that polls, or there are TCP connections, of which this thread hears nothing while the program polls.
     fn next(&mut self, polls: u64, now: u64, seldom: bool, parked: bool) -> u64 {
         if polls == self.polls {
             return self.grown_at + PAUSE;
@@ -448,13 +448,16 @@ impl Nic {
                     if due || core.engine.env().has_ending_links() {
                         core.progress(now);
                     }
-                    core.thread_wakes_at = poll_check.next(core.polls, now, seldom, core.engine.is_parked());
+                    // Bytes of TCP wait for this thread, as a parked request does, if the program stops polling.
+                    let waited_for = core.engine.is_parked() || !core.streams.is_empty();
+                    core.thread_wakes_at = poll_check.next(core.polls, now, seldom, waited_for);
                 } else {
                     poll_check = PollCheck::at_rest(core.polls);
                     let served = core.engine.served();
                     core.progress(now);
                     let served = core.engine.served().wrapping_sub(served);
-                    if watch.begins(now, served) {
+                    // The watch is for rings: the system tells of bytes of TCP.
+                    if core.streams.is_empty() && watch.begins(now, served) {
                         core.mode = Mode::Polled;
                         core.engine.env_mut().suppress_doorbells();
                         watches = true;

@@ -38,6 +38,9 @@ const BEHIND: usize = 32;
 const AHEAD: usize = 4096;
 /// Calls that write to one connection in a row while it takes all.
 const WRITES: u32 = 4;
+/// The shortest time, in nanoseconds, between two questions of a program that polls whether TCP has room: a lot of
+/// small sends would take more time than one of what has room then.
+const ROOM_PAUSE: u64 = 30_000;
 /// How long requests may take that were posted before the program ended the connection, in nanoseconds.
 const CLOSE_PATIENCE: u64 = 5_000_000_000;
 /// How long an initiator holds back its first bytes behind the responder's reply, in nanoseconds. Linux's siw looks for
@@ -61,6 +64,9 @@ struct Conn {
     finished: bool,
     /// The socket's epoll entry asks for room.
     wants_room: bool,
+    /// TCP had no room, and is not asked before this time, or before epoll tells of room.
+    full: bool,
+    again: u64,
     /// When the connection is given up; `u64::MAX`: never.
     until: u64,
     /// When the first bytes may be sent, then when the next nudge is due; 0: neither is to come.
@@ -121,6 +127,8 @@ impl Streams {
             tail: Vec::new(),
             finished: false,
             wants_room: false,
+            full: false,
+            again: 0,
             until: u64::MAX,
             hold: 0,
             begun: true,
@@ -213,8 +221,9 @@ impl Core {
                 *room = *key;
             }
             for &key in keys.get(..count).unwrap_or_default() {
-                let wants = self.streams.conns.get(&key).is_some_and(|conn| conn.wants_room);
-                self.serve(key, true, wants, now);
+                let may_write = |conn: &Conn| conn.wants_room && (!conn.full || conn.again <= now);
+                let write = self.streams.conns.get(&key).is_some_and(may_write);
+                self.serve(key, true, write, now);
             }
         } else if let Some(epoll) = self.streams.epoll() {
             let mut events = [const { MaybeUninit::uninit() }; BATCH];
@@ -234,12 +243,12 @@ impl Core {
 
     /// Serves one connection.
     fn serve(&mut self, key: u64, read: bool, write: bool, now: u64) {
-        let Some(conn) = self.streams.conns.get(&key) else { return };
+        let Some(conn) = self.streams.conns.get_mut(&key) else { return };
         let Some(qp) = conn.qp else {
             return self.end_stream(key, read);
         };
         if write {
-            self.streams.want_room(key, false);
+            conn.full = false;
             self.engine.stream_writable(qp);
         }
         if !read {
@@ -307,12 +316,14 @@ impl Core {
     }
 
     fn write_stream(&mut self, key: u64, qp: QpId, now: u64) {
-        let Some(conn) = self.streams.conns.get(&key) else { return };
-        if conn.wants_room || !conn.begun {
+        let Some(conn) = self.streams.conns.get_mut(&key) else { return };
+        if conn.full || !conn.begun {
             return;
         }
         for _ in 0..WRITES {
-            let Some(output) = self.engine.stream_output(qp, CHUNK, now) else { return };
+            let Some(output) = self.engine.stream_output(qp, CHUNK, now) else {
+                return self.streams.want_room(key, false);
+            };
             let result = tcp::send(&conn.socket, output.parts());
             let asked = result.map_or(0, |moved| moved.asked);
             match moved(result.map(|moved| moved.bytes)) {
@@ -327,6 +338,7 @@ impl Core {
                 Moved::Over => return self.engine.stream_closed(qp, now),
             }
             self.engine.stream_full(qp);
+            (conn.full, conn.again) = (true, now + ROOM_PAUSE);
             return self.streams.want_room(key, true);
         }
         self.engine.stream_writable(qp); // others have their turn

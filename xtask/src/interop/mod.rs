@@ -9,6 +9,7 @@ mod faults;
 mod hyperclient;
 mod infiniband;
 pub mod iwarp;
+pub mod iwarp_speed;
 mod loading;
 mod net;
 mod netlink;
