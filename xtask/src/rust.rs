@@ -120,6 +120,7 @@ const KNOW_NO_WINDOW: &[&str] = &[
     "softrnic-exs",
     "softrnic-trial",
     "softrnic-iwarp",
+    "softrnic-ddp",
     "softrnic-sock",
     "softrnic-sock-preload",
     "softrnic-report",
