@@ -33,22 +33,31 @@ struct Region {
 
 static REGIONS: RwLock<Slab<Region>> = RwLock::new(Slab::new());
 
-/// Register memory of the program: to be read and written, or only to be read.
-fn adopt(start: usize, len: usize) -> Result<(Arc<Memory>, bool), Errno> {
-    let (domain, access) = (device()?.domain(), device()?.access());
+/// Register memory of the program: to be read and written, or only to be read. `lasting`: for more than one transfer,
+/// so that a second region is worth its time.
+fn adopt(start: usize, len: usize, lasting: bool) -> Result<(Arc<Memory>, bool), Errno> {
+    let device = device()?;
+    let (domain, access) = (device.domain(), device.access());
     let start = NonNull::new(start as *mut u8).ok_or(Errno(libc::EFAULT))?;
     let register = |access: Access| {
         // SAFETY: the program keeps the memory until it deregisters it, or until its transfer has ended; that is the
         // contract of exs_mregister and of exs_send. All access by this library is volatile or by the adapter.
         unsafe { domain.reg_mr_caller(start, len, access) }
     };
-    let all = register(access).map(|mr| (Memory::adopt(mr), true));
+    let adopted = |access: Access| -> rdma::Result<Arc<Memory>> {
+        let mr = register(access)?;
+        // If this fails, the plain region serves all transfers.
+        let careful = device.careful().filter(|_| lasting);
+        let careful = careful.and_then(|careful| register(access | careful & Access::ON_DEMAND).ok());
+        Ok(Memory::adopt(mr, careful))
+    };
+    let all = adopted(access).map(|memory| (memory, true));
     let remote = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     all.or_else(|error| match error.errno.0 {
         // The program may not write there.
         libc::EFAULT | libc::EPERM | libc::EACCES => {
             let access = access.difference(Access::LOCAL_WRITE | remote);
-            register(access).map(|mr| (Memory::adopt(mr), false)).map_err(|_| error)
+            adopted(access).map(|memory| (memory, false)).map_err(|_| error)
         }
         _ => Err(error),
     })
@@ -67,7 +76,7 @@ pub extern "C" fn exs_mregister(start: *mut c_void, len: usize, flags: c_int) ->
         if start == 0 {
             return refuse(libc::EFAULT);
         }
-        let (memory, writable) = match adopt(start, len) {
+        let (memory, writable) = match adopt(start, len, true) {
             Ok((memory, writable)) => (Some(memory), writable),
             Err(Errno(libc::ENODEV | libc::ENOSYS)) => (None, true),
             Err(error) => return Err(error),
@@ -264,7 +273,7 @@ pub fn span(iovs: &[exs_iovec], receive: bool) -> Result<Span, Errno> {
         [Piece { of: Some((memory, offset)), len, .. }] => {
             Ok(Span { memory: memory.clone(), range: *offset..offset + len, hold: Hold::None })
         }
-        [Piece { start, len, .. }] if *len > BOUNCE => match adopt(*start, *len) {
+        [Piece { start, len, .. }] if *len > BOUNCE => match adopt(*start, *len, false) {
             Ok((memory, writable)) if writable || !receive => {
                 let hold = Hold::Registered { _memory: memory.clone() };
                 Ok(Span { memory, range: 0..*len, hold })
@@ -292,7 +301,7 @@ fn bounce(found: &[Piece], total: usize, receive: bool) -> Result<Span, Errno> {
 
 /// Register memory that is only read.
 pub fn read_only(start: usize, len: usize) -> Result<Arc<Memory>, Errno> {
-    adopt(start, len).map(|(memory, _)| memory)
+    adopt(start, len, false).map(|(memory, _)| memory)
 }
 
 /// Memory of the library for so many bytes.

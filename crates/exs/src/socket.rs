@@ -62,18 +62,33 @@ impl Options {
 /// Registered memory. It stays registered while an operation uses it.
 pub struct Memory {
     mr: Arc<Mr>,
+    /// A second region of these bytes, whose loss the device survives.
+    careful: Option<Arc<Mr>>,
 }
 
+/// Up to this many bytes a transfer uses the plain region: a careful access is a system call, which costs as much as
+/// the transfer.
+const PLAIN: usize = 4096;
+
 impl Memory {
-    /// Memory that the caller has registered in [`Exs::domain`], with [`Exs::access`].
-    pub fn adopt(mr: Arc<Mr>) -> Arc<Memory> {
-        Arc::new(Memory { mr })
+    /// Memory that the caller has registered in [`Exs::domain`], with [`Exs::access`]. `careful`: the same bytes,
+    /// registered a second time with [`Exs::careful`]; transfers of more than 4 KiB use that region.
+    pub fn adopt(mr: Arc<Mr>, careful: Option<Arc<Mr>>) -> Arc<Memory> {
+        Arc::new(Memory { mr, careful })
     }
 
     /// Deregister. EBUSY: an operation uses it, or it has another holder; it is given back.
     pub fn deregister(memory: Arc<Memory>) -> Result<(), (Arc<Memory>, Errno)> {
-        let Memory { mr } = Arc::try_unwrap(memory).map_err(|memory| (memory, Errno(libc::EBUSY)))?;
-        Mr::deregister(mr).map_err(|(mr, error)| (Arc::new(Memory { mr }), error.errno))
+        let Memory { mr, careful } = Arc::try_unwrap(memory).map_err(|memory| (memory, Errno(libc::EBUSY)))?;
+        if let Some(Err((careful, error))) = careful.map(Mr::deregister) {
+            return Err((Arc::new(Memory { mr, careful: Some(careful) }), error.errno));
+        }
+        Mr::deregister(mr).map_err(|(mr, error)| (Arc::new(Memory { mr, careful: None }), error.errno))
+    }
+
+    /// The region for a transfer of so many bytes.
+    fn region(&self, len: usize) -> &Arc<Mr> {
+        self.careful.as_ref().filter(|_| len > PLAIN).unwrap_or(&self.mr)
     }
 
     /// The bytes: [`Mr::read`] and [`Mr::write`] copy them.
@@ -120,7 +135,7 @@ impl Exs {
             return Err(Errno(libc::EINVAL));
         }
         let mr = self.shared.device.pd.reg_mr(len, self.access()).map_err(|error| error.errno)?;
-        Ok(Arc::new(Memory { mr }))
+        Ok(Memory::adopt(mr, None))
     }
 
     /// The rights with which memory is registered for [`Memory::adopt`]. With memory windows, peers get keys of
@@ -129,6 +144,13 @@ impl Exs {
         let peers =
             if self.shared.device.windows { Access::MW_BIND } else { Access::REMOTE_READ | Access::REMOTE_WRITE };
         Access::LOCAL_WRITE | peers
+    }
+
+    /// The rights for a region whose memory the program may unmap: [`Exs::access`] with ON_DEMAND. An access to memory
+    /// that is gone is then an error of the request. None: the device keeps the pages (ibv_reg_mr(3)), or may bind no
+    /// window to such a region.
+    pub fn careful(&self) -> Option<Access> {
+        self.shared.device.vanishing.then(|| self.access() | Access::ON_DEMAND)
     }
 
     /// The protection domain of the device.

@@ -200,6 +200,11 @@ impl Library {
     pub fn path(&self) -> &str {
         &self.path
     }
+
+    /// True if it is softrnic's: it has the functions of `softrnic/dv_queues.h`.
+    pub fn is_softrnic(&self) -> bool {
+        self.dv.is_some()
+    }
 }
 
 impl std::fmt::Debug for Library {

@@ -16,7 +16,34 @@ static void echoes(int port)
 	echo_packets(port);
 }
 
-const struct part PARTS[] = {{"mortal", mortal}, {"echo", echoes}, {NULL, NULL}};
+enum { PAGE = 4096, LEN = 5 * PAGE };
+
+// It sends a large packet when it is asked to, and the receiver has no memory for it.
+static void giver(int port)
+{
+	int fd = connected(SOCK_SEQPACKET, port);
+	char byte, *large = calloc(1, LEN);
+	CHECK(large);
+	EQUALS(exs_recv(fd, &byte, 1, 0, SYNC, LOOSE), 1);
+	REFUSED(exs_send(fd, large, LEN, 0, SYNC, LOOSE), ECONNRESET);
+	closed(fd);
+	free(large);
+}
+
+// It takes a large packet after its own was taken, and the sender has no memory with it.
+static void taker(int port)
+{
+	int fd = connected(SOCK_SEQPACKET, port);
+	char *large = calloc(1, LEN);
+	CHECK(large);
+	EQUALS(exs_send(fd, large, LEN, 0, SYNC, LOOSE), LEN);
+	REFUSED(exs_recv(fd, large, LEN, 0, SYNC, LOOSE), ECONNRESET);
+	closed(fd);
+	free(large);
+}
+
+const struct part PARTS[] = {
+    {"mortal", mortal}, {"echo", echoes}, {"giver", giver}, {"taker", taker}, {NULL, NULL}};
 
 static char bytes[4096];
 
@@ -59,7 +86,7 @@ static void killed(exs_qhandle_t queue)
 // Registered memory that is unmapped is found out at the call, if the transfer is large.
 static void vanished(exs_qhandle_t queue)
 {
-	enum { PAGE = 4096, ROOM = 64 * PAGE, LEN = 5 * PAGE };
+	enum { ROOM = 64 * PAGE };
 	// A small hole in a mapping: nothing else comes to lie there.
 	char *around = mmap(NULL, ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	char *gone = around + 8 * PAGE;
@@ -79,6 +106,47 @@ static void vanished(exs_qhandle_t queue)
 	closed(fd);
 	closed(from);
 	EQUALS(munmap(around, ROOM), 0);
+}
+
+// The last page of a buffer goes. A mapping without rights takes its place, so no other mapping comes to lie there.
+static void lose(char *buffer)
+{
+	void *last = buffer + LEN - PAGE;
+	CHECK(mmap(last, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == last);
+}
+
+// Registered memory that goes after the call: an event, and no connection any more.
+static void vanished_later(exs_qhandle_t queue)
+{
+	for (int receives = 0; receives < 2; receives++) {
+		char *gone = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		char *large = calloc(1, LEN);
+		CHECK(gone != MAP_FAILED && large);
+		exs_mhandle_t handle = exs_mregister(gone, LEN, 0);
+		CHECK(handle != EXS_MHANDLE_INVALID);
+		int from = listener(SOCK_SEQPACKET);
+		struct peer *peer = start(receives ? "giver" : "taker", port_of(from));
+		int fd = accepted(from);
+		if (receives) {
+			EQUALS(exs_recv(fd, gone, LEN, 0, queue, 1, handle), 0);
+			lose(gone);
+			EQUALS(exs_send(fd, bytes, 1, 0, SYNC, LOOSE), 1);
+			EVENT(queue, EXS_EVT_RECV, 1, EFAULT);
+		} else {
+			EQUALS(exs_send(fd, gone, LEN, 0, queue, 1, handle), 0);
+			lose(gone);
+			EQUALS(exs_recv(fd, large, LEN, 0, SYNC, LOOSE), LEN);
+			EVENT(queue, EXS_EVT_SEND, 1, ECONNRESET);
+		}
+		REFUSED(exs_send(fd, bytes, 1, 0, queue, 2, LOOSE), ECONNRESET);
+		finish(peer);
+		no_event(queue);
+		EQUALS(exs_mderegister(handle), 0);
+		closed(fd);
+		closed(from);
+		EQUALS(munmap(gone, LEN), 0);
+		free(large);
+	}
 }
 
 static void in_use(exs_qhandle_t queue)
@@ -137,6 +205,7 @@ void test(void)
 	if (separate)
 		killed(queue);
 	vanished(queue);
+	vanished_later(queue);
 	in_use(queue);
 	forked(queue);
 	no_event(queue);

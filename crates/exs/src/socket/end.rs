@@ -333,7 +333,8 @@ impl End {
     }
 
     fn sge(&self, buffer: Buffer) -> Option<Sge> {
-        Some(self.memory(buffer)?.mr.sge(buffer.offset as usize, buffer.len as usize))
+        let len = buffer.len as usize;
+        Some(self.memory(buffer)?.region(len).sge(buffer.offset as usize, len))
     }
 
     fn act_one(&mut self, output: Output) -> rdma::Result<()> {
@@ -390,7 +391,8 @@ impl End {
             };
             if let Some(access) = access {
                 let Some(memory) = self.memory(buffer).cloned() else { return Ok(()) };
-                let (place, posted) = self.keys.give(&self.qp, &memory.mr, buffer, access, GIVE)?;
+                let mr = memory.region(buffer.len as usize);
+                let (place, posted) = self.keys.give(&self.qp, mr, buffer, access, GIVE)?;
                 (message, before) = (message.named(place), posted);
             } else if buffer.len > 0 {
                 // By the adapter, which finds out if the program has unmapped it.

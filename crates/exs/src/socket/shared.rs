@@ -32,6 +32,8 @@ pub(super) struct Device {
     pub completions: Completions,
     /// It has memory windows of type 2.
     pub windows: bool,
+    /// It reaches ON_DEMAND regions through the kernel, and binds windows to them.
+    pub vanishing: bool,
 }
 
 pub(super) struct Shared {
@@ -99,7 +101,7 @@ impl Shared {
             let context = id.context()?;
             let (pd, completions) = (context.alloc_pd()?, Completions::new(&context)?);
             let windows = Keys::exist(&pd);
-            Ok((channel, Device { context, pd, completions, windows }))
+            Ok((channel, Device { context, pd, completions, windows, vanishing: library.is_softrnic() }))
         };
         let (channel, device) = start().map_err(|error| error.errno)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
