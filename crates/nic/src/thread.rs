@@ -32,9 +32,16 @@ struct SchedAttr {
 
 /// Ask for the shortest time slice (100 us, Linux 6.12). A thread that runs for microseconds at a time is then
 /// scheduled as soon as it is woken, also where programs spin on all processors. Older kernels ignore or refuse the
-/// request.
+/// request. Policy and nice value stay those that the program has: only ordinary threads have slices.
 fn ask_for_short_slice() {
-    let attr = SchedAttr { size: size_of::<SchedAttr>() as u32, runtime: 100_000, ..SchedAttr::default() };
+    let size = size_of::<SchedAttr>() as u32;
+    let mut attr = SchedAttr::default();
+    // SAFETY: sched_getattr writes at most `size` bytes at the pointer; 0 means this thread, no flags.
+    let known = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, size, 0) } == 0;
+    if !known || ![libc::SCHED_OTHER as u32, libc::SCHED_BATCH as u32].contains(&attr.policy) {
+        return;
+    }
+    (attr.size, attr.runtime) = (size, 100_000);
     // SAFETY: sched_setattr reads `size` bytes at the pointer; 0 means this thread, no flags.
     unsafe {
         libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0);
