@@ -85,17 +85,11 @@ enum Command {
     /// pressed; else a new table follows the last. With --sockets it is a table of the TCP connections of programs
     /// under softrnic sock.
     Top(top::Options),
-    /// Be replicas of a chain, on whose memory a client works by itself
+    /// Group operations along a chain of replicas
     ///
-    /// The process has a region and queues, and sleeps. Clients write, copy, compare and swap in the regions of all
-    /// replicas of the chain by entries that were posted beforehand (docs/group.md). The end of the chain is started
-    /// first; every other replica names the one behind it. It ends when it is killed.
-    GroupServe(group::ServeOptions),
-    /// Send gWRITEs along a chain of replicas, and measure them
-    ///
-    /// The options are those of HyperLoop's client: 5000 gWRITEs of 1024 bytes, one at a time. A window above 2000 is
-    /// taken as 2000.
-    GroupClient(group::ClientCommand),
+    /// A client writes, copies, compares and swaps in the memory of all replicas by entries that were posted beforehand
+    /// (docs/group.md): serve is a replica, client sends gWRITEs, bench measures.
+    Group(group::Options),
     /// Make a directory with the library under the names that programs look for
     ///
     /// For programs that are to find the device without softrnic run: with LD_LIBRARY_PATH set to its lib, or built
@@ -121,8 +115,7 @@ fn main() -> ExitCode {
         Command::Selftest(options) => selftest::run(&options),
         Command::Doctor(options) => return doctor::run(&options),
         Command::Top(options) => top::run(&options),
-        Command::GroupServe(options) => group::serve(&options),
-        Command::GroupClient(options) => group::client(&options),
+        Command::Group(options) => group::run(&options),
         Command::Install(options) => install::run(&options),
         Command::Peer(options) => link::peer(&options),
         Command::Follow(options) => follow::run(&options),

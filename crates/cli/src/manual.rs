@@ -331,6 +331,11 @@ pub fn command_line() -> clap::Command {
     })
 }
 
+/// The commands of a command that have help.
+fn commands(command: &clap::Command) -> impl Iterator<Item = &clap::Command> {
+    command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help")
+}
+
 /// A command's sections, for a terminal.
 fn help(command: &str) -> String {
     let sections = sections(command).map(|section| {
@@ -353,13 +358,16 @@ pub struct Page {
     pub text: Vec<u8>,
 }
 
-/// All man pages: one for the program, one for each command, one for the variables.
+/// All man pages: one for the program, one for each command and each of its own, one for the variables.
 pub fn pages() -> io::Result<Vec<Page>> {
     let mut command = command_line();
     command.build();
     let mut pages = vec![page("softrnic", command.clone(), true)?];
-    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+    for sub in commands(&command) {
         pages.push(page(sub.get_name(), sub.clone(), false)?);
+        for part in commands(sub) {
+            pages.push(page(&format!("{}-{}", sub.get_name(), part.get_name()), part.clone(), false)?);
+        }
     }
     pages.push(Page { file: "softrnic.7".into(), text: variables()? });
     Ok(pages)
@@ -383,11 +391,12 @@ fn page(name: &str, command: clap::Command, main: bool) -> io::Result<Page> {
     man.render_description_section(&mut text)?;
     man.render_options_section(&mut text)?;
     let mut rest = Roff::new();
-    if main {
+    if commands(&command).next().is_some() {
         rest.control("SH", ["COMMANDS"]);
-        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
+        let before = if main { "softrnic" } else { title.as_str() };
+        for sub in commands(&command) {
             let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
-            rest.control("TP", []).text([bold(format!("softrnic-{}", sub.get_name())), roman("(1)")]);
+            rest.control("TP", []).text([bold(format!("{before}-{}", sub.get_name())), roman("(1)")]);
             rest.text([roman(about)]);
         }
     }

@@ -112,23 +112,28 @@ fn pages_and_help_have_every_option_and_no_other() {
     let mut command = command_line();
     command.build();
     let mut all = BTreeSet::from(["--help".to_owned(), "--version".to_owned()]);
-    for sub in command.get_subcommands() {
+    for sub in command.get_subcommands().flat_map(|sub| std::iter::once(sub).chain(sub.get_subcommands())) {
         all.extend(sub.get_arguments().filter_map(|arg| arg.get_long()).map(|name| format!("--{name}")));
     }
-    for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set() && sub.get_name() != "help") {
-        let name = sub.get_name();
+    let named = |sub: &clap::Command| (sub.get_name().to_owned(), sub.clone());
+    let mut subs: Vec<(String, clap::Command)> = commands(&command).map(named).collect();
+    for sub in commands(&command) {
+        subs.extend(commands(sub).map(|part| (format!("{}-{}", sub.get_name(), part.get_name()), part.clone())));
+    }
+    assert!(subs.iter().any(|(name, _)| name == "group-serve"));
+    for (name, sub) in subs {
         let page =
             pages.iter().find(|page| page.file == format!("softrnic-{name}.1")).unwrap_or_else(|| panic!("{name}"));
         let page = plain(page);
         let help = sub.clone().render_long_help().to_string();
-        let theirs: BTreeSet<String> =
-            sub.get_arguments().filter_map(|arg| arg.get_long()).map(|name| format!("--{name}")).collect();
+        let shown = sub.get_arguments().filter(|arg| !arg.is_hide_set());
+        let theirs: BTreeSet<String> = shown.filter_map(|arg| arg.get_long()).map(|name| format!("--{name}")).collect();
         for text in [&page, &help] {
             assert_eq!(theirs.difference(&options(text)).collect::<Vec<_>>(), Vec::<&String>::new(), "{name}: {text}");
             let strange: Vec<String> = options(text).difference(&all).cloned().collect();
             assert_eq!(strange, Vec::<String>::new(), "{name}: {text}");
         }
-        for section in sections(name) {
+        for section in sections(&name) {
             assert!(help.contains(section.title) && page.contains(&section.title.to_uppercase()), "{}", section.title);
         }
     }

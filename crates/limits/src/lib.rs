@@ -9,11 +9,15 @@
 //! * [`wake`]: an eventfd wakes a process that sleeps in epoll.
 //! * [`stream`]: a message over TCP or a unix socket.
 //! * [`copy`]: memcpy, and the kernel's copies from process to process.
+//! * [`chain`]: bytes along a chain of replicas.
+//! * [`sched`]: what the scheduler is asked for.
 //! * [`system_call`]: the cheapest one.
 
+pub mod chain;
 pub mod copy;
 pub mod line;
 mod memory;
+pub mod sched;
 pub mod stream;
 pub mod wake;
 

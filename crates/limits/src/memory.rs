@@ -32,7 +32,7 @@ fn page_multiple(len: usize) -> usize {
     len.max(1).next_multiple_of(rustix::param::page_size())
 }
 
-/// Memory that two processes share. Only atomics reach it.
+/// Memory that processes share. Atomics reach its words, and copies its other bytes.
 pub struct Shared {
     mapping: Mapping,
 }
@@ -70,16 +70,32 @@ impl Shared {
         Ok(Shared { mapping: Mapping { start, len } })
     }
 
-    /// The first word of a line.
+    /// The first word of one of the first two lines.
     ///
     /// # Panics
-    /// If it has no such line.
+    /// If it is another line, or the memory has none.
     pub fn word(&self, line: usize) -> &AtomicU64 {
         let at = line * Self::LINE;
-        assert!(at + 8 <= self.mapping.len, "line {line} of {} bytes", self.mapping.len);
+        assert!(line < 2 && at + 8 <= self.mapping.len, "line {line} of {} bytes", self.mapping.len);
         // SAFETY: inside the mapping and aligned, for it begins at a page; it lives as long as `self`. All access of
-        // either process is atomic.
+        // either process is atomic, for copies stay behind the words.
         unsafe { AtomicU64::from_ptr(self.mapping.start.as_ptr().add(at).cast()) }
+    }
+}
+
+impl Shared {
+    /// Copy `len` bytes at `from` to `to`, by memcpy.
+    ///
+    /// # Panics
+    /// If it has fewer bytes, if the two overlap, or if one of them has a part of the first two lines, which are for
+    /// words.
+    pub fn copy(&self, from: usize, to: usize, len: usize) {
+        let inside = |at: usize| at >= 2 * Self::LINE && at.checked_add(len).is_some_and(|end| end <= self.mapping.len);
+        assert!(inside(from) && inside(to) && from.abs_diff(to) >= len, "{len} bytes at {from} and {to}");
+        let start = self.mapping.start.as_ptr();
+        // SAFETY: inside the mapping, and apart. The other process may change the bytes meanwhile: any bytes will do.
+        unsafe { ptr::copy_nonoverlapping(start.add(from), start.add(to), len) };
+        std::hint::black_box(start);
     }
 }
 

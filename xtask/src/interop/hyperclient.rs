@@ -23,7 +23,7 @@ const FOLDER: &str = "crates/group-abi/tests/c";
 const INCLUDE: &str = "crates/group-abi/include";
 
 /// The command of the replicas; its first line ends with the port.
-const SERVE: &str = "group-serve --port 0 --replicas 3 --region 65536";
+const SERVE: &str = "group serve --port 0 --replicas 3 --region 65536";
 
 /// What the replicas print of the listings, each its line.
 const PRINTED: &str = "48 65 6c 6c 6f 20 57 6f 72 6c 64 2c 20 68 65 6c";

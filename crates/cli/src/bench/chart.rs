@@ -29,7 +29,7 @@ pub struct Line {
     pub color: (u8, u8, u8),
     /// The style.
     pub stroke: Stroke,
-    /// The points: bytes, and the figure.
+    /// The points: bytes, or another quantity of the horizontal axis, and the figure.
     pub points: Vec<(usize, f64)>,
 }
 
@@ -40,6 +40,8 @@ pub struct Chart {
     pub title: String,
     /// The quantity of the vertical axis, and its unit.
     pub vertical: String,
+    /// The quantity of the horizontal axis; `None` for bytes of a message.
+    pub horizontal: Option<String>,
     /// A small text below the horizontal axis: where and how it was measured.
     pub note: String,
     /// The headings of the legend, each with its lines.
@@ -101,17 +103,17 @@ impl Chart {
         // Some space around the figures.
         let horizontal = (sizes.0 - 0.3, sizes.1.max(sizes.0 + 1.0) + 0.3);
         let vertical = (figures.0 - 0.08, figures.1.max(figures.0 + 0.5) + 0.08);
-        let mut chart = ChartBuilder::on(&left)
-            .margin(8)
-            .x_label_area_size(46)
-            .y_label_area_size(66)
-            .build_cartesian_2d(ticks_of_sizes(horizontal, &self.sizes()), ticks_of_figures(vertical))?;
+        let mut chart =
+            ChartBuilder::on(&left).margin(8).x_label_area_size(46).y_label_area_size(66).build_cartesian_2d(
+                ticks_of_sizes(horizontal, &self.sizes(), self.horizontal.is_none()),
+                ticks_of_figures(vertical),
+            )?;
         chart
             .configure_mesh()
             .bold_line_style(GRID)
             .light_line_style(FAINT)
             .axis_style(INK)
-            .x_desc("Bytes of a message")
+            .x_desc(self.horizontal.as_deref().unwrap_or("Bytes of a message"))
             .y_desc(&self.vertical)
             .label_style((FONT, 13).into_font().color(&INK))
             .axis_desc_style((FONT, 14).into_font().color(&INK))
@@ -191,13 +193,16 @@ impl ValueFormatter<f64> for Axis {
 }
 
 /// The sizes that were measured have labels, where there is room for them; otherwise every second power of two.
-fn ticks_of_sizes((low, high): (f64, f64), sizes: &[f64]) -> Axis {
+fn ticks_of_sizes((low, high): (f64, f64), sizes: &[f64], bytes: bool) -> Axis {
     let powers: Vec<f64> = (low.ceil() as i32..=high.floor() as i32).map(f64::from).collect();
     let bold = match sizes.windows(2).all(|pair| pair[1] - pair[0] >= 1.5) {
         true => sizes.to_vec(),
         false => powers.iter().step_by(if powers.len() > 12 { 2 } else { 1 }).copied().collect(),
     };
-    let label = |power: f64| Bytes(2f64.powf(power).round() as usize).to_string();
+    let label = match bytes {
+        true => |power: f64| Bytes(2f64.powf(power).round() as usize).to_string(),
+        false => |power: f64| (2f64.powf(power).round() as usize).to_string(),
+    };
     Axis { range: (low..high).into(), bold, light: powers, label }
 }
 
@@ -227,7 +232,7 @@ mod tests {
     fn chart(points: Vec<(usize, f64)>) -> Chart {
         let line = |stroke| Line { name: "a < b & c".into(), color: (0, 114, 178), stroke, points: points.clone() };
         let groups = [Stroke::Solid, Stroke::Dashed, Stroke::Dotted].map(|s| (format!("{s:?}"), vec![line(s)])).into();
-        Chart { title: "Title <1>".into(), vertical: "us".into(), note: "note".into(), groups }
+        Chart { title: "Title <1>".into(), vertical: "us".into(), horizontal: None, note: "note".into(), groups }
     }
 
     #[test]

@@ -2,24 +2,24 @@
 
 mod answer;
 mod case;
-mod chart;
+pub mod chart;
 mod end;
 pub mod exs;
 mod limits;
-mod machine;
+pub mod machine;
 mod measure;
 mod page;
 mod pairs;
 mod peers;
-mod pin;
+pub mod pin;
 mod plan;
-mod plot;
+pub mod plot;
 mod report;
 mod results;
 mod run;
-mod stats;
+pub mod stats;
 mod summary;
-mod table;
+pub mod table;
 mod wait;
 
 use std::path::{Path, PathBuf};
@@ -130,7 +130,8 @@ fn migrated() -> bool {
     ::report::Settings::of_process().migrate
 }
 
-fn write(path: &Path, text: &str) -> Result<(), String> {
+/// Write a file.
+pub fn write(path: &Path, text: &str) -> Result<(), String> {
     std::fs::write(path, text).map_err(|error| format!("cannot write {}: {error}", path.display()))
 }
 

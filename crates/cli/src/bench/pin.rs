@@ -19,7 +19,18 @@ fn physical(cpu: usize) -> [Option<String>; 2] {
 
 /// Pin this thread to a core, and the threads that it starts later. It is no error if the system refuses.
 pub fn pin(core: usize) {
+    let _ = try_pin(core);
+}
+
+/// As [`pin`].
+///
+/// # Errors
+/// EINVAL: there is no such core, or it is not permitted.
+pub fn try_pin(core: usize) -> rustix::io::Result<()> {
+    if core >= CpuSet::MAX_CPU {
+        return Err(rustix::io::Errno::INVAL);
+    }
     let mut set = CpuSet::new();
     set.set(core);
-    let _ = sched_setaffinity(None, &set);
+    sched_setaffinity(None, &set)
 }

@@ -19,15 +19,15 @@ pub struct Plot {
 }
 
 // These colours can be told apart without seeing red and green apart (Okabe and Ito).
-const BLUE: (u8, u8, u8) = (0, 114, 178);
-const RED: (u8, u8, u8) = (213, 94, 0);
-const GREEN: (u8, u8, u8) = (0, 158, 115);
-const SKY: (u8, u8, u8) = (86, 180, 233);
-const PINK: (u8, u8, u8) = (204, 121, 167);
-const AMBER: (u8, u8, u8) = (230, 159, 0);
-const BLACK: (u8, u8, u8) = (0, 0, 0);
-const GREY: (u8, u8, u8) = (120, 120, 120);
-const BROWN: (u8, u8, u8) = (139, 90, 43);
+pub const BLUE: (u8, u8, u8) = (0, 114, 178);
+pub const RED: (u8, u8, u8) = (213, 94, 0);
+pub const GREEN: (u8, u8, u8) = (0, 158, 115);
+pub const SKY: (u8, u8, u8) = (86, 180, 233);
+pub const PINK: (u8, u8, u8) = (204, 121, 167);
+pub const AMBER: (u8, u8, u8) = (230, 159, 0);
+pub const BLACK: (u8, u8, u8) = (0, 0, 0);
+pub const GREY: (u8, u8, u8) = (120, 120, 120);
+pub const BROWN: (u8, u8, u8) = (139, 90, 43);
 
 /// The colour of another program's line, the same in all plots: one for SEND, or the case that is most like it, and one
 /// for WRITE.
@@ -110,6 +110,7 @@ fn chart(results: &Results, quantity: Quantity, others: bool) -> Chart {
     Chart {
         title: title.into(),
         vertical: if latency { "Microseconds, median" } else { "GB/s (10^9 bytes a second)" }.into(),
+        horizontal: None,
         note: results.machine.to_string(),
         groups,
     }
@@ -166,6 +167,7 @@ fn rates(results: &Results) -> Chart {
     Chart {
         title: "softrnic: messages a second, beside the limits of the machine".into(),
         vertical: "Millions of messages a second".into(),
+        horizontal: None,
         note: results.machine.to_string(),
         groups: vec![("softrnic, higher is better".into(), ours.into()), ("limits of the machine".into(), limits)],
     }

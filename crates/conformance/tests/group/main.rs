@@ -326,22 +326,37 @@ impl Drop for Serving {
     }
 }
 
-/// The programs: `group-serve` says its port, `group-client` measures along the chain.
+/// The nice values of all threads of a process (proc_pid_stat(5)).
+fn nice_values(pid: u32) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process").flatten();
+    let one = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).ok()?;
+        // The name, in parentheses, may have spaces; the field is number 19, and the name number 2.
+        stat.rsplit(')').next()?.split_whitespace().nth(16).map(str::to_owned)
+    };
+    tasks.filter_map(one).collect()
+}
+
+/// The programs: `group serve` says its port, `group client` measures along the chain.
 #[test]
 fn the_programs_work_together() {
     use std::io::BufRead as _;
     let library = conformance::library();
     let lib = ["--lib", library.path()];
     let mut command = std::process::Command::new(program());
-    command.args(["group-serve", "--port", "0", "--replicas", "3"]).args(lib).stdout(std::process::Stdio::piped());
+    command.args(["group", "serve", "--port", "0", "--replicas", "3", "--nice", "5"]);
+    command.args(lib).stdout(std::process::Stdio::piped());
     let mut serving = Serving(command.spawn().expect("softrnic"));
     let mut line = String::new();
     let out = serving.0.stdout.take().expect("a pipe");
     std::io::BufReader::new(out).read_line(&mut line).expect("a line");
+    assert!(line.contains("; nice 5; "), "{line}");
+    let nice = nice_values(serving.0.id());
+    assert!(nice.len() > 1 && nice.iter().all(|nice| nice == "5"), "the device's thread, too: {nice:?}");
     let port = line.trim().rsplit(' ').next().expect("a port");
     let to = format!("127.0.0.1:{port}");
     for wait in [&[][..], &["--use-notify"]] {
-        let args = ["group-client", "-c", &to, "-s", "100", "-n", "300", "-w", "20", "--json"];
+        let args = ["group", "client", "-c", &to, "-s", "100", "-n", "300", "-w", "20", "--json"];
         let (status, text) = softrnic(&[&args[..], &lib, wait].concat());
         assert_eq!(status, 0, "{text}");
         let found: serde_json::Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
@@ -350,18 +365,62 @@ fn the_programs_work_together() {
         assert!(0.0 < p50 && p50 <= most, "{text}");
     }
     drop(serving);
-    let (status, text) = softrnic(&[&["group-client", "-c", &to][..], &lib].concat());
+    let (status, text) = softrnic(&[&["group", "client", "-c", &to][..], &lib].concat());
     assert!(status == 1 && text.starts_with(&format!("softrnic: {to}: ")), "{text}");
+}
+
+/// `group bench` measures every curve, and writes its page and its plots; nothing of what is by hand is lost.
+#[test]
+fn figures_come_from_one_run() {
+    let library = conformance::library();
+    let folder = std::env::temp_dir().join(format!("softrnic-group-page-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let page = folder.join("group.md");
+    std::fs::write(&page, "# By hand\n").expect("a file");
+    let path = page.to_str().expect("a name");
+    let args = ["group", "bench", "--quick", "--time", "5", "--rounds", "1", "--page", path, "--lib", library.path()];
+    let (status, text) = softrnic(&args);
+    assert_eq!(status, 0, "{text}");
+    let text = std::fs::read_to_string(&page).expect("the page");
+    assert!(text.starts_with("# By hand\n"), "{text}");
+    let curves =
+        ["NIC only, one server", "NIC only, a server each", "CPU on the path", "client fan-out", "plain copies"];
+    let others = ["bare chain, spinning", "bare chain, eventfds", "applications stopped", "applications killed"];
+    for wanted in curves.iter().chain(&others) {
+        assert!(text.contains(wanted), "{wanted}: {text}");
+    }
+    for plot in ["group-latency.svg", "group-rate.svg", "group-window.svg", "group-tail.svg"] {
+        assert!(text.contains(&format!("({plot})")), "{text}");
+        let svg = std::fs::read_to_string(folder.join(plot)).expect("a plot");
+        assert!(svg.contains("CPU on the path"), "{plot}");
+    }
+    std::fs::remove_dir_all(&folder).expect("a folder of ours");
 }
 
 /// Operations go on while the replicas' applications are stopped, and when they have been killed; nothing is posted.
 #[test]
 fn applications_may_stop_and_die() {
+    without_applications(3, 1, 2000);
+}
+
+/// A million gWRITEs to three servers, and chains of other lengths and with more clients.
+#[test]
+#[ignore = "the full length: 10^6 operations"]
+fn a_million_writes_without_applications() {
+    without_applications(3, 1, 334_000);
+    for (replicas, clients, ops) in [(1, 4, 10_000), (3, 4, 10_000), (5, 1, 10_000), (5, 4, 5000), (16, 1, 2000)] {
+        without_applications(replicas, clients, ops);
+    }
+}
+
+/// Three times `ops` gWRITEs of each client: with the applications, while they are stopped, and after they were killed.
+fn without_applications(replicas: usize, clients: usize, ops: u64) {
     use rustix::process::Signal;
     let fixture = Fixture::open();
     let (mut next, mut servers, mut applications, mut paths) = (None::<SocketAddr>, vec![], vec![], vec![]);
-    for i in 0..3 {
-        let path = std::env::temp_dir().join(format!("softrnic-group-{}-{i}", std::process::id()));
+    for i in 0..replicas {
+        let name = format!("softrnic-group-{}-{replicas}-{clients}-{i}", std::process::id());
+        let path = std::env::temp_dir().join(name);
         std::fs::write(&path, vec![0; REGION]).expect("a file");
         let mut server = Remote::start(ENTRY, "server", &[]);
         server.wire.tell(&path);
@@ -373,18 +432,24 @@ fn applications_may_stop_and_die() {
         applications.push(application);
         paths.push(path);
     }
-    let (mut client, buffer) = client(&fixture, next.expect("a replica"), 16);
+    let mut all: Vec<_> = (0..clients).map(|_| client(&fixture, next.expect("a replica"), 16)).collect();
     let counts = |servers: &mut Vec<Remote>| -> Vec<[u64; 2]> {
         servers.iter_mut().map(|server| server.wire.exchange::<(), [u64; 2]>(&())).collect()
     };
     let before = counts(&mut servers);
-    let ops = vec![Operation::Write { offset: 0, size: 1024 }; 2000];
     let mut write = |value: u64| {
-        buffer.write(0, &value.to_ne_bytes());
-        client.run(&ops, Wait::Poll).unwrap_or_else(|error| panic!("{error}"));
+        std::thread::scope(|scope| {
+            for (i, (client, buffer)) in all.iter_mut().enumerate() {
+                let list = vec![Operation::Write { offset: i as u64 * 1024, size: 1024 }; ops as usize];
+                scope.spawn(move || {
+                    buffer.write(i * 1024, &value.to_ne_bytes());
+                    client.run(&list, Wait::Poll).unwrap_or_else(|error| panic!("{error}"));
+                });
+            }
+        });
         for path in &paths {
             let bytes = std::fs::read(path).expect("the region");
-            assert_eq!(bytes[..8], value.to_ne_bytes());
+            (0..clients).for_each(|i| assert_eq!(bytes[i * 1024..][..8], value.to_ne_bytes()));
         }
     };
     write(1);
@@ -394,7 +459,7 @@ fn applications_may_stop_and_die() {
     applications.iter_mut().for_each(Remote::kill);
     write(3);
     for (before, after) in before.iter().zip(counts(&mut servers)) {
-        assert_eq!((before[0], before[1] + 6000), (after[0], after[1]));
+        assert_eq!((before[0], before[1] + 3 * ops * clients as u64), (after[0], after[1]));
     }
     paths.iter().for_each(|path| std::fs::remove_file(path).expect("a file of ours"));
 }

@@ -1,39 +1,22 @@
-//! `softrnic group-serve` and `softrnic group-client`: replicas of a chain, and gWRITEs along it (docs/group.md).
+//! `softrnic group client`: gWRITEs along a chain.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
-use group::{Client, ClientOptions, Error, MOST_WINDOW, Operation, Server, ServerOptions, Wait};
+use group::{Client, ClientOptions, Error, MOST_WINDOW, Operation, Wait};
 use hdrhistogram::Histogram;
 use rdma::Access;
+use serde::{Deserialize, Serialize};
 
+use super::resolve;
 use crate::fixture::{DeviceOptions, text};
 use crate::out::say;
 
-/// Options of the replicas.
-#[derive(Args)]
-pub struct ServeOptions {
-    /// TCP port that clients, and replicas before this one, connect to; 0 lets the system choose
-    #[arg(long, value_name = "PORT", default_value_t = 50000)]
-    port: u16,
-    /// The replica behind this one, which was started before; without it this is the last one
-    #[arg(long, value_name = "HOST:PORT")]
-    connect: Option<String>,
-    /// Bytes of the region; as many on all replicas of a chain
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
-    region: usize,
-    /// Replicas that this process is, one behind the other
-    #[arg(long, value_name = "COUNT", default_value_t = 1)]
-    replicas: u32,
-    #[command(flatten)]
-    device: DeviceOptions,
-}
-
 /// Options of the client.
 #[derive(Args)]
-pub struct ClientCommand {
+pub struct Options {
     /// The replica that was started last
     #[arg(short, long, value_name = "HOST:PORT")]
     connect: String,
@@ -56,34 +39,32 @@ pub struct ClientCommand {
     device: DeviceOptions,
 }
 
-fn resolve(name: &str) -> Result<SocketAddr, String> {
-    let mut found = name.to_socket_addrs().map_err(|error| format!("{name}: {error}"))?;
-    found.next().ok_or_else(|| format!("{name} has no address"))
+/// How long operations took, submission to completion, in microseconds.
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Times {
+    pub p50: f64,
+    pub p95: f64,
+    pub p99: f64,
+    #[serde(rename = "p99.9")]
+    pub p99_9: f64,
+    pub max: f64,
 }
 
-/// Be replicas until the process is ended.
-pub fn serve(options: &ServeOptions) -> Result<ExitCode, String> {
-    let fixture = options.device.open()?;
-    let mut next = options.connect.as_deref().map(resolve).transpose()?;
-    let mut servers = Vec::new();
-    for left in (0..options.replicas).rev() {
-        // Only the first of the chain has the port; the others are reached by it.
-        let (host, port) = if left == 0 { ([0, 0, 0, 0], options.port) } else { ([127, 0, 0, 1], 0) };
-        let listen = SocketAddr::from((host, port));
-        let server = Server::start(&fixture.context, &ServerOptions { listen, next, region: options.region });
-        let server = server.map_err(|error| format!("cannot serve at {listen}: {error}"))?;
-        next = Some(server.addr());
-        servers.push(server);
+impl Times {
+    pub fn of(took: &Histogram<u64>) -> Times {
+        let at = |quantile: f64| took.value_at_quantile(quantile) as f64 / 1000.0;
+        let [p50, p95, p99, p99_9] = [0.5, 0.95, 0.99, 0.999].map(at);
+        Times { p50, p95, p99, p99_9, max: took.max() as f64 / 1000.0 }
     }
-    let first = next.ok_or("a process is at least 1 replica")?;
-    say!("replicas: {}, of {} bytes; port {}", options.replicas, options.region, first.port());
-    loop {
-        std::thread::park();
-    }
+}
+
+/// A histogram of nanoseconds.
+pub fn histogram() -> Result<Histogram<u64>, String> {
+    Histogram::new_with_bounds(1, 60_000_000_000, 3).map_err(text)
 }
 
 /// Measure gWRITEs.
-pub fn client(options: &ClientCommand) -> Result<ExitCode, String> {
+pub fn run(options: &Options) -> Result<ExitCode, String> {
     let window = options.window.clamp(1, MOST_WINDOW);
     if window != options.window {
         eprintln!("softrnic: the window is {window}, not {}", options.window);
@@ -99,9 +80,12 @@ pub fn client(options: &ClientCommand) -> Result<ExitCode, String> {
     let mut client = Client::connect(&fixture.context, &fixture.pd, to, buffer, &settings).map_err(told)?;
     let how = if options.use_notify { Wait::Event } else { Wait::Poll };
     let op = Operation::Write { offset: 0, size: options.size };
-    let mut took = Histogram::<u64>::new_with_bounds(1, 60_000_000_000, 3).map_err(|error| error.to_string())?;
+    let mut took = histogram()?;
     let mut begun = vec![Instant::now(); window as usize];
     let (mut sent, mut done) = (0u64, 0u64);
+    // Drawn now and then only, and not at all where no terminal shows it.
+    let shown = std::io::stderr().is_terminal() && !options.json;
+    let bar = if shown { indicatif::ProgressBar::new(options.number) } else { indicatif::ProgressBar::hidden() };
     let start = Instant::now();
     while done < options.number {
         if sent < options.number {
@@ -123,25 +107,27 @@ pub fn client(options: &ClientCommand) -> Result<ExitCode, String> {
         let ticket = client.wait(how).map_err(told)?.ticket;
         took.saturating_record(begun[(ticket % u64::from(window)) as usize].elapsed().as_nanos() as u64);
         done += 1;
+        if shown && done.is_multiple_of(1024) {
+            bar.set_position(done);
+        }
     }
     let seconds = start.elapsed().as_secs_f64();
+    bar.finish_and_clear();
     let rate = if seconds > 0.0 { done as f64 / seconds } else { 0.0 };
-    let at = |quantile: f64| took.value_at_quantile(quantile) as f64 / 1000.0;
-    let [p50, p95, p99, p999] = [0.5, 0.95, 0.99, 0.999].map(at);
-    let most = took.max() as f64 / 1000.0;
+    let times = Times::of(&took);
     let (replicas, size) = (client.replicas(), options.size);
     if options.json {
         say!(
             "{}",
             serde_json::json!({
                 "replicas": replicas, "size": size, "window": window, "operations": done, "seconds": seconds,
-                "operations_per_second": rate,
-                "microseconds": { "p50": p50, "p95": p95, "p99": p99, "p99.9": p999, "max": most },
+                "operations_per_second": rate, "microseconds": times,
             })
         );
     } else {
+        let Times { p50, p95, p99, p99_9, max } = times;
         say!("{done} gWRITEs of {size} bytes to {replicas} replicas, {window} at a time: {seconds:.3} s, {rate:.0}/s");
-        say!("submission to completion, us: p50 {p50:.1}, p95 {p95:.1}, p99 {p99:.1}, p99.9 {p999:.1}, max {most:.1}");
+        say!("submission to completion, us: p50 {p50:.1}, p95 {p95:.1}, p99 {p99:.1}, p99.9 {p99_9:.1}, max {max:.1}");
     }
     Ok(ExitCode::SUCCESS)
 }
