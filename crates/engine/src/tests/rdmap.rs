@@ -15,6 +15,11 @@ fn connected(seed: u64, crc: bool, markers: bool) -> (World, [QpId; 2]) {
 }
 
 fn connected_over(emss: usize, seed: u64, crc: bool, markers: bool) -> (World, [QpId; 2]) {
+    connected_with((4, 2), emss, seed, crc, markers)
+}
+
+/// `depths`: the READs that each side takes, and has outstanding.
+fn connected_with(depths: (u16, u16), emss: usize, seed: u64, crc: bool, markers: bool) -> (World, [QpId; 2]) {
     let mut w = World::new(2, seed);
     let mut ids = [0, 1].map(|node| {
         w.nodes[node].engine.set_iwarp();
@@ -26,8 +31,8 @@ fn connected_over(emss: usize, seed: u64, crc: bool, markers: bool) -> (World, [
             crc,
             markers_in: markers,
             markers_out: markers,
-            ird: 4,
-            ord: 2,
+            ird: depths.0,
+            ord: depths.1,
             ready: (node == 0).then_some(Ready::Write),
             awaits_ready: node == 1,
             unmet: None,
@@ -434,4 +439,27 @@ fn memory_that_is_not_there() {
         let kind = if opcode == Opcode::RdmaWrite { EventKind::QpAccessErr } else { EventKind::QpFatal };
         assert_eq!(events(&mut w, to), if opcode == Opcode::RdmaRead { vec![] } else { vec![kind] }, "{opcode:?}");
     }
+}
+
+/// Neither answers to READs nor requests wait for all of the others.
+#[test]
+fn answers_and_requests_take_turns() {
+    let (mut w, ids) = connected_with((16, 16), 1460, 19, false, false);
+    let into = [w.sge(0, 0, 8)];
+    for id in 1..=8 {
+        w.post(0, ids[0], Opcode::RdmaRead, w.rdma(1, 0), &into, id).unwrap();
+    }
+    let now = w.now;
+    w.nodes[0].engine.run(now);
+    let asked = output(&mut w.nodes[0].engine, ids[0], 1 << 20, now);
+    let from = [w.sge(1, 0, 8)];
+    for id in 1..=3 {
+        w.post(1, ids[1], Opcode::RdmaWrite, w.rdma(0, 0), &from, id).unwrap();
+    }
+    w.nodes[1].engine.stream_input(ids[1], &asked, now);
+    w.nodes[1].engine.run(now);
+    let bytes = output(&mut w.nodes[1].engine, ids[1], 1 << 20, now);
+    // 8 bytes behind a tagged header are an FPDU of 28; the opcode is in the low bits of its fourth byte.
+    let order: String = bytes.chunks(28).map(|fpdu| if fpdu[3] & 0xf == 0 { 'W' } else { 'R' }).collect();
+    assert_eq!(order, "RRRRWRRRRWW");
 }
