@@ -346,7 +346,7 @@ def postgres():
     server.send_signal(2)
     check(server.wait(40) == 0, f"the server ended with {server.returncode}")
     started.remove(server)
-    return 0
+    return len(text)
 
 
 def python(name, argument=""):

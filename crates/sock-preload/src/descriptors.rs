@@ -11,7 +11,7 @@ use crate::kernel::{self, borrow};
 use crate::next::{self, entries, entries_before, fail};
 use crate::table::{self, Held, Slot, Tag};
 use crate::work::{self, using};
-use crate::{epoll, link, meet, process, rules, status};
+use crate::{epoll, holders, link, meet, process, rules, status};
 
 /// Begins to count the messages of a new connection.
 fn track(fd: i32, role: Role) {
@@ -58,6 +58,7 @@ pub fn untrack(fd: i32, why: State) {
 /// The descriptor is closed, or is another file's by now.
 pub fn forget(fd: i32) {
     let tag = table::tag(fd);
+    holders::leave(fd, matches!(tag, Tag::Fresh(_)));
     forget_tagged(fd, tag);
     if tag != Tag::Ours {
         status::set(fd, None, 0);

@@ -50,6 +50,11 @@ pub fn reset(fd: i32) {
     }
 }
 
+/// Whether a connection without shared memory has an entry in a set.
+pub fn is_registered(fd: i32) -> bool {
+    registration(fd).is_some_and(|registered| registered.set.load(Ordering::SeqCst) != 0)
+}
+
 fn control(set: i32, operation: i32, fd: i32, events: u32, data: u64) -> i32 {
     let mut event = epoll_event { events, u64: data };
     // SAFETY: an event that lives until the call returns.

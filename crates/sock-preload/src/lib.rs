@@ -13,6 +13,7 @@ mod data;
 mod descriptors;
 mod epoll;
 mod gone;
+mod holders;
 mod kernel;
 mod link;
 mod meet;

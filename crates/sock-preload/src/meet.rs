@@ -18,7 +18,7 @@ use sock::status::State;
 use crate::kernel::{self, borrow};
 use crate::table::{self, Tag};
 use crate::work::locked;
-use crate::{descriptors, epoll, link, process, status};
+use crate::{descriptors, epoll, holders, link, process, status};
 
 /// Calls before a connection looks for its other end: short ones pay nothing.
 const FEW: u32 = 2;
@@ -32,6 +32,7 @@ pub fn advance(fd: i32) {
     match table::tag(fd) {
         Tag::Fresh(count) if count < FEW => drop(table::change_tag(fd, Tag::Fresh(count), Tag::Fresh(count + 1))),
         Tag::Fresh(_) | Tag::Waiting(_) if !process::is_own() => {}
+        Tag::Fresh(count) if holders::is_shared(fd) && !is_time_for_holders(fd, count) => {}
         Tag::Fresh(_) => locked(
             &LOCK,
             || {},
@@ -57,6 +58,22 @@ pub fn advance(fd: i32) {
         }
         _ => {}
     }
+}
+
+/// Whether this process has the connection alone, though it came by a fork, or was left to a child. It is looked at in
+/// the first calls, and then ever more rarely.
+fn is_time_for_holders(fd: i32, count: u32) -> bool {
+    if count > MANY {
+        descriptors::untrack(fd, State::Forked);
+        return false;
+    }
+    let _ = table::change_tag(fd, Tag::Fresh(count), Tag::Fresh(count + 1));
+    (count < FEW + 16 || count.is_power_of_two()) && holders::is_alone(fd)
+}
+
+/// In the child of fork(2): the lock's holder has not come along.
+pub fn in_child() {
+    LOCK.store(0, Ordering::SeqCst);
 }
 
 fn addresses(fd: i32) -> Option<(SocketAddr, SocketAddr)> {

@@ -8,7 +8,7 @@ use crate::kernel::borrow;
 use crate::next::{self, entries, entries_after};
 use crate::table::{self, Tag};
 use crate::work::using;
-use crate::{descriptors, link, rules, sets, spin, status, work};
+use crate::{descriptors, epoll, holders, link, meet, rules, sets, spin, status, work};
 
 /// The process whose tables these are. The child of vfork(2) has them, too, and must not change them.
 static OWN: AtomicI32 = AtomicI32::new(0);
@@ -22,10 +22,20 @@ pub fn is_own() -> bool {
     OWN.load(Ordering::Relaxed) == pid()
 }
 
-/// Before fork(2): a connection that has no memory yet would have two holders who know nothing of each other.
+/// Most connections without memory that a fork counts; the others stay with TCP.
+const COUNTED: u32 = 64;
+
+/// Before fork(2): a connection that has no memory yet has two holders who know nothing of each other. It may move when
+/// there is only one again. One that has an entry in a set, which both processes have, stays with TCP.
 extern "C" fn before_fork() {
+    let mut counted = 0;
+    let mut share = |fd| {
+        counted += 1;
+        counted <= COUNTED && is_own() && !epoll::is_registered(fd) && holders::share(fd)
+    };
     for fd in table::all() {
         match table::tag(fd) {
+            Tag::Fresh(_) if share(fd) => {}
             Tag::Fresh(_) | Tag::Waiting(_) => descriptors::untrack(fd, State::Forked),
             Tag::Shared(_) => {
                 if let Some(connection) = using(fd) {
@@ -47,6 +57,11 @@ extern "C" fn in_child() {
     sets::in_child();
     link::in_child();
     status::in_child();
+    meet::in_child();
+    holders::in_child();
+    for fd in table::all().filter(|fd| matches!(table::tag(*fd), Tag::Fresh(_))) {
+        table::reset_inside(fd);
+    }
     for number in table::used() {
         // Only this thread has come along.
         table::slot(number).users.store(0, Ordering::SeqCst);

@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use pairs::{BOTH, PAIRS, ROLE, accept, by_tcp, byte, check, finish, listen, moved, pair, port, start};
+use pairs::{BOTH, PAIRS, ROLE, accept, by_tcp, byte, check, echo, finish, listen, moved, pair, ping, port, start};
 
 #[test]
 fn role() {
@@ -37,33 +37,6 @@ fn role() {
         "interrupted" => interrupted(words[1].parse().unwrap()),
         other => panic!("{other}"),
     }
-}
-
-/// Sends back whatever comes.
-fn echo(mut stream: TcpStream) {
-    let mut buffer = vec![0; 70_000];
-    loop {
-        match stream.read(&mut buffer).unwrap() {
-            0 => return,
-            some => stream.write_all(&buffer[..some]).unwrap(),
-        }
-    }
-}
-
-fn ping(mut stream: TcpStream, moves: bool) {
-    let (mut sent, mut got) = (0, 0);
-    for round in 0..1500u64 {
-        let length = if round % 50 == 49 { 60_000 } else { 1 + round * 37 % 400 };
-        let data: Vec<u8> = (0..length).map(|n| byte(sent + n)).collect();
-        stream.write_all(&data).unwrap();
-        sent += length;
-        let mut back = vec![0; data.len()];
-        stream.read_exact(&mut back).unwrap();
-        check(&back, &mut got);
-    }
-    moved(&stream, sent, moves);
-    stream.shutdown(std::net::Shutdown::Write).unwrap();
-    assert_eq!(stream.read(&mut [0; 10]).unwrap(), 0);
 }
 
 const STREAM: u64 = 24 << 20;

@@ -129,3 +129,31 @@ pub fn moved(stream: &TcpStream, total: u64, moves: bool) {
     let tcp = by_tcp(stream);
     assert_eq!(tcp < total, moves, "{tcp} of {total} bytes by TCP");
 }
+
+/// Sends back whatever comes.
+pub fn echo(mut stream: TcpStream) {
+    let mut buffer = vec![0; 70_000];
+    loop {
+        match stream.read(&mut buffer).unwrap() {
+            0 => return,
+            some => stream.write_all(&buffer[..some]).unwrap(),
+        }
+    }
+}
+
+/// Sends messages, and compares the answers.
+pub fn ping(mut stream: TcpStream, moves: bool) {
+    let (mut sent, mut got) = (0, 0);
+    for round in 0..1500u64 {
+        let length = if round % 50 == 49 { 60_000 } else { 1 + round * 37 % 400 };
+        let data: Vec<u8> = (0..length).map(|n| byte(sent + n)).collect();
+        stream.write_all(&data).unwrap();
+        sent += length;
+        let mut back = vec![0; data.len()];
+        stream.read_exact(&mut back).unwrap();
+        check(&back, &mut got);
+    }
+    moved(&stream, sent, moves);
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    assert_eq!(stream.read(&mut [0; 10]).unwrap(), 0);
+}
