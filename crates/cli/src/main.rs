@@ -17,6 +17,7 @@ mod link;
 mod locate;
 mod manual;
 mod out;
+mod rules_manual;
 mod run;
 mod selftest;
 mod settings;

@@ -7,7 +7,7 @@ use clap::CommandFactory as _;
 use clap_mangen::Man;
 use roff::{Roff, bold, italic, roman};
 
-use crate::{Cli, settings};
+use crate::{Cli, rules_manual, settings};
 
 /// A section of a page.
 pub struct Section {
@@ -193,17 +193,15 @@ program that waits, sleeps.",
         command: "sock",
         title: "Rules",
         text: "\
-As libsdp has them. The first rule that matches decides; if none does, a connection moves when it can. server \
-(listen) looks at the local address, client (connect) at the remote one; PROGRAM is a pattern of fnmatch(3). \
-sdp and both move when it is possible. That sdp is an error elsewhere, the log and AF_INET_SDP's refusals are \
-not made yet.
+As libsdp has them; softrnic-sock.conf(5) describes all of it. The first rule that matches decides; if none does, a \
+connection moves when it can. server (listen) looks at the local address, client (connect) at the remote one; PROGRAM \
+is a pattern of fnmatch(3). sdp and both move when it is possible. That sdp is an error elsewhere, the log and \
+AF_INET_SDP's refusals are not made yet.
 
   use tcp|sdp|both server|listen|client|connect PROGRAM ADDRESS[/BITS]|*:PORT[-PORT]|*
   log destination stderr|syslog|file NAME min-level 1-9
 
-IPv6 addresses stand in brackets. LIBSDP_CONFIG_FILE names a file as the option --rules does; with \
-SIMPLE_LIBSDP or ALWAYS_USE_SDP set no file is read. Behind an error in the file nothing is read, and the \
-rules before it hold.",
+LIBSDP_CONFIG_FILE names a file as the option --rules does; with SIMPLE_LIBSDP or ALWAYS_USE_SDP set no file is read.",
     },
     Section {
         command: "sock",
@@ -358,7 +356,8 @@ pub struct Page {
     pub text: Vec<u8>,
 }
 
-/// All man pages: one for the program, one for each command and each of its own, one for the variables.
+/// All man pages: one for the program, one for each command and each of its own, one for the variables,
+/// and one for the file of rules.
 pub fn pages() -> io::Result<Vec<Page>> {
     let mut command = command_line();
     command.build();
@@ -370,6 +369,7 @@ pub fn pages() -> io::Result<Vec<Page>> {
         }
     }
     pages.push(Page { file: "softrnic.7".into(), text: variables()? });
+    pages.push(rules_manual::page()?);
     Ok(pages)
 }
 
@@ -410,7 +410,11 @@ fn page(name: &str, command: clap::Command, main: bool) -> io::Result<Page> {
         roman("(7)."),
     ]);
     rest.control("SH", ["SEE ALSO"]);
-    rest.text([bold("softrnic"), roman("(1), "), bold("softrnic"), roman("(7), "), bold("ld.so"), roman("(8)")]);
+    rest.text([bold("softrnic"), roman("(1), ")]);
+    if name == "sock" {
+        rest.text([bold(rules_manual::NAME), roman("(5), ")]);
+    }
+    rest.text([bold("softrnic"), roman("(7), "), bold("ld.so"), roman("(8)")]);
     rest.to_writer(&mut text)?;
     Ok(Page { file: format!("{title}.1"), text })
 }

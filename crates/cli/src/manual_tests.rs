@@ -179,3 +179,13 @@ fn every_fault_and_every_key_is_described() {
         assert!(text.contains(&format!(" {name}")), "op={name}");
     }
 }
+
+#[test]
+fn the_command_names_the_page_of_the_rules() {
+    let pages = pages().unwrap();
+    let text = |file: &str| plain(pages.iter().find(|page| page.file == file).unwrap_or_else(|| panic!("{file}")));
+    assert!(text("softrnic-sock.conf.5").contains("softrnic-sock(1)"));
+    let command = text("softrnic-sock.1");
+    let (before, beside) = command.split_once("SEE ALSO").unwrap();
+    assert!(before.contains("softrnic-sock.conf(5)") && beside.contains("softrnic-sock.conf(5)"), "{command}");
+}

@@ -101,6 +101,12 @@ mod tests {
     }
 
     #[test]
+    fn the_page_of_the_rules_is_installed() {
+        let installed = pages_and_completions().unwrap();
+        assert!(installed.iter().any(|(path, _)| path == "share/man/man5/softrnic-sock.conf.5"));
+    }
+
+    #[test]
     fn pkg_config_files_need_each_other() {
         let text = pkg_config("librdmacm", Some("1.3.44.0"));
         assert!(text.contains("\nVersion: 1.3.44.0\nRequires: libibverbs\n"), "{text}");
