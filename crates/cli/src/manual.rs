@@ -195,8 +195,8 @@ program that waits, sleeps.",
         text: "\
 As libsdp has them; softrnic-sock.conf(5) describes all of it. The first rule that matches decides; if none does, a \
 connection moves when it can. server (listen) looks at the local address, client (connect) at the remote one; PROGRAM \
-is a pattern of fnmatch(3). sdp and both move when it is possible. That sdp is an error elsewhere, the log and \
-AF_INET_SDP's refusals are not made yet.
+is a pattern of fnmatch(3). sdp and both move when it is possible. That sdp is an error elsewhere, and \
+AF_INET_SDP's refusals, are not made yet.
 
   use tcp|sdp|both server|listen|client|connect PROGRAM ADDRESS[/BITS]|*:PORT[-PORT]|*
   log destination stderr|syslog|file NAME min-level 1-9

@@ -44,9 +44,9 @@ then those of the end that it connects to.
 PROGRAM is compared with the program's name without its directory (program_invocation_short_name). A keyword or a \
 number is no PROGRAM.
 
-BITS is how many of the first bits of ADDRESS count: 0 to 32, or to 128 with IPv6; all of them without it. A connection \
-of a socket of IPv6 between addresses of IPv4 (::ffff:A.B.C.D) is matched as one of IPv4. PORTS has its first and its \
-last port, 0 to 65535.",
+BITS is how many of the first bits of ADDRESS count: 0 to 32, or to 128 with IPv6; all of them without it. A \
+connection of a socket of IPv6 between addresses of IPv4 (::ffff:A.B.C.D) is matched as one of IPv4. PORTS has its \
+first and its last port, 0 to 65535.",
     ),
     (
         "WHICH RULE DECIDES",
@@ -58,8 +58,30 @@ every connection. softrnic sock --explain says which rule decides for a program 
     (
         "LOG",
         "\
-Statements of log set where messages go and which ones: those of LEVEL and above. They are read and checked; the \
-library obeys none of them yet.",
+Statements of log set where messages go, and which: those of LEVEL and above. Without any, errors go to standard \
+error. A later statement changes what it names, and the last one counts for the whole file; what stands behind an \
+error does not count.
+
+  9   errors of the file
+  8   warnings about it
+  7   for each connection, that it moved, or stayed with TCP before it moved, and why
+  4   for each connection, which rule matched
+  3   for each connection, that no rule matched
+
+Other levels have no messages. softrnic sock checks the file before the program starts, and prints its warnings \
+whatever the level.
+
+stderr: descriptor 2, as long as it is the file that it was when the program began. A connection gets nothing, and so \
+does a pipe that is full or has no reader.
+
+syslog: the socket /dev/log, with the facility user.
+
+file NAME: for root, /var/log and the part of NAME behind its last slash. For other users, the file log in a directory \
+that is made: NAME.UID if NAME has a slash, relative to the directory in which the program begins, and /tmp/NAME.UID \
+otherwise. The directory must belong to the user, have the mode 0700 and be no symbolic link. The file is opened for \
+each message, with the rights that the process has then.
+
+A message that cannot be written is lost; the program does not wait for it, and gets no signal.",
     ),
     (
         "ERRORS",

@@ -11,7 +11,7 @@ use crate::kernel::{self, borrow};
 use crate::next::{self, entries, entries_before, fail};
 use crate::table::{self, Held, Slot, Tag};
 use crate::work::{self, using};
-use crate::{epoll, holders, link, meet, process, rules, status};
+use crate::{epoll, holders, link, log, meet, process, rules, status};
 
 /// Begins to count the messages of a new connection.
 fn track(fd: i32, role: Role) {
@@ -27,6 +27,7 @@ fn track(fd: i32, role: Role) {
         if !meet::both_addresses(fd).is_none_or(decides) {
             status::start();
             status::set(fd, Some(State::Rule), 0);
+            tell(fd, State::Rule);
             return;
         }
     }
@@ -37,8 +38,26 @@ fn track(fd: i32, role: Role) {
     table::set_tag(fd, Tag::Fresh(0));
 }
 
+/// Logs where a connection is from now on.
+pub fn tell(fd: i32, state: State) {
+    if log::has(log::CONNECTION)
+        && let Some((local, remote)) = meet::both_addresses(fd)
+    {
+        let way = if matches!(state, State::Moved) { "shared memory" } else { "TCP: " };
+        let why = if matches!(state, State::Moved) { "" } else { state.text() };
+        log::say(log::CONNECTION, format_args!("{local} with {remote} by {way}{why}"));
+    }
+}
+
 /// Leaves a connection that has no shared memory yet to TCP, and says why.
 pub fn untrack(fd: i32, why: State) {
+    if leave(fd, why) {
+        tell(fd, why);
+    }
+}
+
+/// False: it has shared memory, or was left to TCP before.
+fn leave(fd: i32, why: State) -> bool {
     match table::tag(fd) {
         Tag::Fresh(_) => {
             table::set_tag(fd, Tag::Unknown);
@@ -51,8 +70,9 @@ pub fn untrack(fd: i32, why: State) {
             close_own(&slot.listener);
             slot.holders.store(0, Ordering::SeqCst);
         }
-        _ => {}
+        _ => return false,
     }
+    true
 }
 
 /// The descriptor is closed, or is another file's by now.
@@ -68,7 +88,7 @@ pub fn forget(fd: i32) {
 fn forget_tagged(fd: i32, tag: Tag) {
     match tag {
         Tag::Unknown | Tag::Ours => {}
-        Tag::Fresh(_) | Tag::Waiting(_) => untrack(fd, State::NotMet),
+        Tag::Fresh(_) | Tag::Waiting(_) => drop(leave(fd, State::NotMet)),
         Tag::Set | Tag::Nested => {
             epoll::forget_set(fd);
             table::set_tag(fd, Tag::Unknown);

@@ -16,6 +16,7 @@ mod gone;
 mod holders;
 mod kernel;
 mod link;
+mod log;
 mod meet;
 mod next;
 mod orphan;

@@ -278,5 +278,6 @@ fn install(fd: i32, number: usize, memory: Memfd, first: bool) -> Option<()> {
     status::set(fd, Some(State::Moved), number);
     table::set_tag(fd, Tag::Shared(number));
     epoll::attach(fd, number);
+    descriptors::tell(fd, State::Moved);
     Some(())
 }

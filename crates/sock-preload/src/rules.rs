@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 
-use sock::rules::{Family, Role, Rules};
+use sock::rules::{Family, Log, Role, Rules};
+
+use crate::log;
 
 /// libsdp's variables.
 const FILE: &str = "LIBSDP_CONFIG_FILE";
@@ -18,16 +20,25 @@ pub fn read() {
             return None;
         }
         let file = std::env::var_os(FILE).filter(|file| !file.is_empty())?;
+        // Messages that a signal handler causes must find the name.
+        program();
+        let name = file.display();
         let text = match std::fs::read(&file) {
             Ok(text) => text,
             Err(error) => {
-                eprintln!("softrnic: {}: {error}; every connection that can uses shared memory", file.display());
+                log::start(&Log::default());
+                let what = "every connection that can uses shared memory";
+                log::say(log::ERROR, format_args!("{name}: {error}; {what}"));
                 return None;
             }
         };
         let parsed = Rules::parse(&String::from_utf8_lossy(&text));
+        log::start(&parsed.rules.log);
+        for warning in &parsed.warnings {
+            log::say(log::WARNING, format_args!("{name}: {warning}"));
+        }
         if let Some(error) = &parsed.error {
-            eprintln!("softrnic: {}: {error}; only the rules before it are used", file.display());
+            log::say(log::ERROR, format_args!("{name}: {error}; only the rules before it are used"));
         }
         Some(parsed.rules)
     });
@@ -41,7 +52,21 @@ pub fn any() -> bool {
 /// Whether a connection may leave TCP. `address` is the local one of a server, the remote one of a client.
 pub fn may_move(role: Role, address: SocketAddr) -> bool {
     let Some(Some(rules)) = RULES.get() else { return true };
-    rules.decide(role, program(), address).family != Family::Tcp
+    let decision = rules.decide(role, program(), address);
+    let role = match role {
+        Role::Server => "server",
+        Role::Client => "client",
+    };
+    let family = match decision.family {
+        Family::Tcp => "tcp",
+        Family::Sdp => "sdp",
+        Family::Both => "both",
+    };
+    match decision.line {
+        Some(line) => log::say(log::MATCH, format_args!("{role}, {address}: line {line} says {family}")),
+        None => log::say(log::NO_MATCH, format_args!("{role}, {address}: no rule matches, which is {family}")),
+    }
+    decision.family != Family::Tcp
 }
 
 unsafe extern "C" {
@@ -50,7 +75,7 @@ unsafe extern "C" {
 }
 
 /// The program's name, as libsdp compares it.
-fn program() -> &'static str {
+pub fn program() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
         // SAFETY: glibc sets it before any constructor runs, to a string that stays.
