@@ -13,18 +13,19 @@ use crate::table::{self, Held, Slot, Tag};
 use crate::work::{self, using};
 use crate::{epoll, holders, link, log, meet, process, rules, status};
 
-/// Begins to count the messages of a new connection.
-fn track(fd: i32, role: Role) {
+/// Begins to count the messages of a new connection. `asked`: the address that connect(2) was given, for getpeername(2)
+/// has none while the connection is being made.
+fn track(fd: i32, role: Role, asked: Option<SocketAddr>) {
     forget(fd);
     if kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Some(libc::IPPROTO_TCP) || !process::is_own() {
         return;
     }
     if rules::any() {
-        let decides = |(local, remote): (SocketAddr, SocketAddr)| match role {
-            Role::Server => rules::may_move(role, local),
-            Role::Client => rules::may_move(role, remote),
-        };
-        if !meet::both_addresses(fd).is_none_or(decides) {
+        let decisive = asked.or_else(|| {
+            let (local, remote) = meet::both_addresses(fd)?;
+            Some(if role == Role::Server { local } else { remote })
+        });
+        if !decisive.is_none_or(|address| rules::may_move(role, address)) {
             status::start();
             status::set(fd, Some(State::Rule), 0);
             tell(fd, State::Rule);
@@ -428,7 +429,8 @@ unsafe extern "C" fn connect(fd: i32, address: *const c_void, len: u32) -> i32 {
     let result = next::uncancelled(|| unsafe { next::connect()(fd, address, len) });
     let error = next::errno();
     if result == 0 || error == libc::EINPROGRESS {
-        track(fd, Role::Client);
+        // SAFETY: the caller's arguments, which the kernel has just read.
+        track(fd, Role::Client, unsafe { kernel::ip_address(address, len) });
         next::set_errno(error);
     }
     result
@@ -436,7 +438,7 @@ unsafe extern "C" fn connect(fd: i32, address: *const c_void, len: u32) -> i32 {
 
 unsafe extern "C" fn accepted(fd: i32) -> i32 {
     if fd >= 0 {
-        track(fd, Role::Server);
+        track(fd, Role::Server, None);
     }
     fd
 }

@@ -1,5 +1,6 @@
 //! The kernel's socket under a connection, asked without this library's own entries and without waiting.
 
+use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
@@ -268,4 +269,29 @@ pub fn timeout(fd: i32, name: i32) -> Option<u64> {
 pub fn now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
+}
+
+/// The address of a `sockaddr_in` or `sockaddr_in6` (ip(7), ipv6(7)). `None`: it is another one, or too short.
+///
+/// # Safety
+///
+/// `len` bytes at `address` can be read.
+pub unsafe fn ip_address(address: *const core::ffi::c_void, len: u32) -> Option<SocketAddr> {
+    let mut bytes = [0u8; size_of::<libc::sockaddr_in6>()];
+    let len = bytes.len().min(len as usize);
+    // SAFETY: the caller's; the copy is as long as the array at most.
+    unsafe { core::ptr::copy_nonoverlapping(address.cast::<u8>(), bytes.as_mut_ptr(), len) };
+    let port = u16::from_be_bytes([bytes[2], bytes[3]]);
+    match i32::from(u16::from_ne_bytes([bytes[0], bytes[1]])) {
+        libc::AF_INET if len >= size_of::<libc::sockaddr_in>() => {
+            let ip: [u8; 4] = bytes[4..8].try_into().ok()?;
+            Some((ip, port).into())
+        }
+        // Without sin6_scope_id, the last word, it is an address, too (RFC 2133).
+        libc::AF_INET6 if len >= 24 => {
+            let ip: [u8; 16] = bytes[8..24].try_into().ok()?;
+            Some((ip, port).into())
+        }
+        _ => None,
+    }
 }

@@ -50,6 +50,7 @@ fn role() {
         Some("server") => server(),
         Some("other") => other(),
         Some("plain") => plain(),
+        Some("pending") => pending(),
         Some(port) => client(port.parse().unwrap()),
     }
 }
@@ -109,6 +110,31 @@ fn other() {
     std::process::exit(i32::from(!is_right));
 }
 
+/// Connects, without waiting, where nobody accepts: the kernel answers one, and lets the others wait.
+fn pending() {
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, getpeername, getsockname, listen};
+    let socket = || rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::NONBLOCK, None);
+    let listener = socket().unwrap();
+    bind(&listener, &std::net::SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    listen(&listener, 0).unwrap();
+    let address = std::net::SocketAddr::try_from(getsockname(&listener).unwrap()).unwrap();
+    let std::net::SocketAddr::V4(address) = address else { panic!("{address}") };
+    let bytes = libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: address.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: address.ip().to_bits().to_be() },
+        sin_zero: [0; 8],
+    };
+    let ends: Vec<_> = (0..PENDING).map(|_| socket().unwrap()).collect();
+    for end in &ends {
+        // SAFETY: an address of this length. The C library's function is the one that the library replaces.
+        unsafe { libc::connect(end.as_raw_fd(), (&raw const bytes).cast(), size_of_val(&bytes) as u32) };
+    }
+    assert!(ends.iter().any(|end| getpeername(end).is_err()), "every one is connected");
+}
+
+const PENDING: usize = 8;
+
 /// What a program in this role says on its standard error.
 fn said(role: &str, name: &str, rules: &str) -> String {
     let rules = Rules::new(name, rules);
@@ -151,6 +177,13 @@ fn errors_of_the_file_are_said_and_warnings_if_they_are_wanted() {
 fn a_descriptor_2_that_is_something_else_gets_nothing() {
     let text = said("other", "other", "log min-level 1\nuse both server * *:*\n");
     assert_eq!(text, "");
+}
+
+#[test]
+fn a_rule_decides_while_a_connection_is_being_made() {
+    let text = said("pending", "pending", "log min-level 4\nuse tcp connect * 127.0.0.0/8:*\n");
+    assert_eq!(text.matches("client, 127.0.0.1:").count(), PENDING, "{text}");
+    assert_eq!(text.matches("line 2 says tcp").count(), PENDING, "{text}");
 }
 
 #[test]
