@@ -1,6 +1,6 @@
 //! `softrnic doctor`: what programs wait for.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use report::{Finding, Report, Severity, Situation, rules, text};
 use serde::Serialize;
 
 use crate::out::say;
-use crate::sockets;
+use crate::sockets::{self, Connection};
 
 /// The exit statuses beside 0, which means that no obstacle was found.
 const FOUND: u8 = 1;
@@ -39,21 +39,43 @@ struct Case {
     report: Report,
 }
 
+/// A process in JSON: what was examined, if it has the device open, and its TCP connections under `softrnic sock`.
+#[derive(Serialize)]
+struct Entry<'a> {
+    #[serde(flatten)]
+    case: Option<&'a Case>,
+    pid: u32,
+    connections: Vec<&'a Connection>,
+}
+
+/// The processes that have the device open, and then those that only have connections.
+fn entries<'a>(cases: &'a [Case], connections: &'a [Connection]) -> Vec<Entry<'a>> {
+    let of = |pid: u32| connections.iter().filter(|one| one.pid == pid).collect();
+    let open = |case: &'a Case| Entry { case: Some(case), pid: case.report.pid, connections: of(case.report.pid) };
+    let others: BTreeSet<u32> = connections.iter().map(|one| one.pid).collect();
+    let others = others.into_iter().filter(|pid| cases.iter().all(|case| case.report.pid != *pid));
+    cases.iter().map(open).chain(others.map(|pid| Entry { case: None, pid, connections: of(pid) })).collect()
+}
+
 /// Examine processes.
 pub fn run(options: &Options) -> ExitCode {
     let all = options.pids.is_empty();
     let pids = if all { processes() } else { options.pids.clone() };
+    let connections = sockets::all(&options.pids);
     let (mut cases, mut failed) = (Vec::new(), Vec::new());
     for (pid, case) in examine(&pids) {
         match case {
             Ok(case) => cases.push(case),
             // Among all processes, those that cannot be asked are other users', or have ended meanwhile.
             Err(_) if all && !is_ours(pid) => {}
+            // It has no device, and its connections are what there is to tell.
+            Err(_) if connections.iter().any(|one| one.pid == pid) && !processes().contains(&pid) => {}
             Err(error) => failed.push(error),
         }
     }
     if options.json {
-        let text = serde_json::to_string_pretty(&cases).unwrap_or_else(|error| error.to_string());
+        let text =
+            serde_json::to_string_pretty(&entries(&cases, &connections)).unwrap_or_else(|error| error.to_string());
         say!("{text}");
     } else if all {
         for case in &cases {
@@ -62,7 +84,6 @@ pub fn run(options: &Options) -> ExitCode {
                 say!("   {}: {}", finding.object, text::clean(&finding.text));
             }
         }
-        let connections = sockets::all(&[]);
         sockets::findings(&connections).iter().for_each(|line| say!("{line}"));
         if cases.is_empty() && failed.is_empty() && connections.is_empty() {
             say!("no process has the device open");
@@ -75,6 +96,7 @@ pub fn run(options: &Options) -> ExitCode {
                 threads(case.report.pid).iter().for_each(|line| say!("{line}"));
             }
         }
+        sockets::findings(&connections).iter().for_each(|line| say!("{line}"));
     }
     for error in &failed {
         eprintln!("softrnic: {error}");

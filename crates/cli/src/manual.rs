@@ -224,16 +224,20 @@ moves. Its peers, as far as they are processes of the same user, are asked as we
 A process that is stopped cannot answer; its peers say that it is stopped. If a thread of the program holds the \
 device's lock all the time, that is the answer.
 
-kill -USR1 PID makes a program print the same on its stderr, without what its peers know: while it has the device \
-open, and only where the signal would have ended it; SOFTRNIC_SIGNAL=0 forbids that.",
+For a process under softrnic sock: how many of its TCP connections are in memory, and why the others are not. With \
+--json each process has its pid and its connections; one that has the device open has a verdict, findings and a \
+report, too.
+
+kill -USR1 PID makes a program print what is said of the device on its stderr, without what its peers know: while it \
+has the device open, and only where the signal would have ended it; SOFTRNIC_SIGNAL=0 forbids that.",
     },
     Section {
         command: "doctor",
         title: "Exit status",
         text: "  0   nothing stands in the way
   1   something waits, or is stuck
-  2   neither, but a process could not be asked: there is none, it has not opened the device,
-      it does not answer",
+  2   neither, but a process could not be asked: there is none, it has neither opened the device
+      nor TCP connections under softrnic sock, it does not answer",
     },
     Section {
         command: "doctor",
