@@ -11,6 +11,7 @@
 //! | a replica | [`Server`], [`ServerOptions`] |
 //! | operations, and what is refused | [`Operation`] |
 //! | a client | [`Client`], [`ClientOptions`], [`Done`], [`Wait`] |
+//! | what the servers say about themselves | [`status()`], [`HopStatus`] |
 //! | why a group ended | [`Error`] |
 //!
 //! # The way of one gWRITE
@@ -49,11 +50,13 @@ mod operation;
 mod replica;
 mod rounds;
 mod setup;
+mod status;
 
 pub use client::{Client, ClientOptions, Done, Wait};
 pub use error::{Error, Result};
 pub use operation::{MOST_REPLICAS, Operation};
 pub use replica::{Server, ServerOptions};
+pub use status::{HopStatus, status};
 
 /// The largest window.
 pub const MOST_WINDOW: u32 = 2000;

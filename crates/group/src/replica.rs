@@ -12,6 +12,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::error::{Error, Result};
 use crate::rounds::Rounds;
 use crate::setup::{self, Endpoint, Hello, Welcome, kind};
+use crate::status::{self, HopStatus};
 
 /// How long a peer may be silent while a group is set up.
 const PATIENCE: Duration = Duration::from_secs(40);
@@ -108,6 +109,9 @@ impl Server {
     }
 }
 
+/// A group on this replica: its queues, the socket to the server behind, and the number of the hop.
+type Joined = (Arc<Rounds>, Option<TcpStream>, u32);
+
 /// What has failed of a group's queues at a hop.
 fn failure(rounds: &Rounds, hop: u32) -> Result<Option<String>> {
     rounds.failures.arm(false)?;
@@ -137,20 +141,26 @@ fn request(wc: &Wc) -> &'static str {
 
 impl Host {
     fn serve(&self, up: &TcpStream) {
-        let set_up = || -> Result<(Arc<Rounds>, Option<TcpStream>, u32)> {
+        let set_up = || -> Result<Option<Joined>> {
             up.set_nodelay(true)?;
             up.set_read_timeout(Some(PATIENCE))?;
-            let hello = Hello::hear(up)?;
+            let (first, bytes) = setup::hear(up)?;
+            if first == kind::STATUS {
+                status::answer(up, &self.status(status::asked(&bytes)?)?)?;
+                return Ok(None);
+            }
+            let hello = Hello::of(first, &bytes)?;
             let (rounds, down, welcome) = self.join(&hello)?;
             let rounds = Arc::new(rounds);
             // Known before the client can send anything.
             self.groups.lock().unwrap_or_else(PoisonError::into_inner).push(rounds.clone());
             welcome.tell(up)?;
             up.set_read_timeout(None)?;
-            Ok((rounds, down, hello.hop))
+            Ok(Some((rounds, down, hello.hop)))
         };
         match set_up() {
-            Ok((rounds, down, hop)) => {
+            Ok(None) => {}
+            Ok(Some((rounds, down, hop))) => {
                 let _ = self.watch(up, down.as_ref(), &rounds, hop);
                 let mut groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
                 groups.retain(|other| !Arc::ptr_eq(other, &rounds));
@@ -167,6 +177,30 @@ impl Host {
                 let _ = setup::tell(up, kind::REFUSED, why.as_bytes());
             }
         }
+    }
+
+    /// The state of this replica, which is hop `hop` of the question, and of those behind it.
+    fn status(&self, hop: usize) -> Result<Vec<HopStatus>> {
+        let behind = self.next.map(|next| {
+            let named = |error| match error {
+                Error::Refused(why) if why.starts_with("hop ") => Error::Refused(why),
+                other => Error::Refused(format!("hop {} at {next}: {other}", hop + 1)),
+            };
+            status::ask(next, hop + 1).map_err(named)
+        });
+        let behind = behind.transpose()?;
+        let groups = self.groups.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = groups.iter().try_fold(HopStatus::default(), |sum, rounds| -> Result<HopStatus> {
+            let one = rounds.status()?;
+            Ok(HopStatus {
+                groups: sum.groups + one.groups,
+                posted: sum.posted + one.posted,
+                arrived: sum.arrived + one.arrived,
+                done: sum.done + one.done,
+                rounds: sum.rounds + one.rounds,
+            })
+        })?;
+        Ok(std::iter::once(own).chain(behind.into_iter().flatten()).collect())
     }
 
     /// Make the queues of a group, here and behind.

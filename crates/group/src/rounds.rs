@@ -10,6 +10,7 @@ use rdma::{
 
 use crate::error::Result;
 use crate::setup::{Endpoint, Replica};
+use crate::status::HopStatus;
 
 /// Bytes of a replica's record.
 pub const RECORD: usize = 62;
@@ -210,6 +211,14 @@ impl Rounds {
     /// `own` as its own peer.
     pub fn own_end(&self, gid: rdma::Gid) -> Endpoint {
         Endpoint { qpn: self.own.number(), gid }
+    }
+
+    /// The state of this group on the replica.
+    pub fn status(&self) -> Result<HopStatus> {
+        // Counted before what came: no operation is done before it has come.
+        let done = self.done.count()?;
+        let [posted, arrived] = self.counts()?;
+        Ok(HopStatus { groups: 1, posted, arrived, done, rounds: self.depth.into() })
     }
 
     /// Requests that were posted to the three queues, and operations that came.

@@ -13,10 +13,15 @@ use crate::error::{Error, Result};
 
 /// The version of the frames and of the records ([`crate::rounds`]).
 pub const VERSION: u64 = 1;
-const MAGIC: u64 = u64::from_le_bytes(*b"softgrp\0");
+/// The first number of whoever connects.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"softgrp\0");
 const MOST_BYTES: u32 = 1 << 16;
 /// Why a chain of more replicas is invalid.
 pub const TOO_LONG: &str = "a chain has at most 64 replicas";
+/// Why a question is refused.
+const NO_CLIENT: &str = "the peer is no client of this project";
+/// Why an answer is refused.
+pub const NO_SERVER: &str = "the peer is no server of this project";
 /// The device's port.
 pub const PORT: u8 = 1;
 
@@ -29,6 +34,7 @@ pub mod kind {
     pub const PRINTED: u32 = 5;
     pub const BROKEN: u32 = 6;
     pub const TOO_LONG: u32 = 7;
+    pub const STATUS: u32 = 8;
 }
 
 /// A queue pair of a process.
@@ -75,15 +81,16 @@ pub struct Welcome {
     pub replicas: Vec<Replica>,
 }
 
-struct Numbers(std::vec::IntoIter<u64>);
+/// The numbers of a frame.
+pub struct Numbers(std::vec::IntoIter<u64>);
 
 impl Numbers {
-    fn of(bytes: &[u8]) -> Numbers {
+    pub fn of(bytes: &[u8]) -> Numbers {
         let words = bytes.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap_or_default()));
         Numbers(words.collect::<Vec<_>>().into_iter())
     }
 
-    fn take(&mut self) -> Result<u64> {
+    pub fn take(&mut self) -> Result<u64> {
         self.0.next().ok_or(Error::Refused("a frame of the peer is too short".into()))
     }
 
@@ -130,6 +137,17 @@ pub fn hear(mut stream: &TcpStream) -> Result<(u32, Vec<u8>)> {
     Ok((u32::from_le_bytes(kind), bytes))
 }
 
+/// Check the first numbers of whoever connects.
+pub fn check_version(numbers: &mut Numbers) -> Result<()> {
+    if numbers.take()? != MAGIC {
+        return Err(Error::Refused(NO_CLIENT.into()));
+    }
+    match numbers.take()? {
+        VERSION => Ok(()),
+        version => Err(Error::Refused(format!("the peer speaks version {version}, this is version {VERSION}"))),
+    }
+}
+
 /// The two numbers of a frame.
 pub fn two_numbers(bytes: &[u8]) -> Result<[u64; 2]> {
     let mut numbers = Numbers::of(bytes);
@@ -143,16 +161,13 @@ impl Hello {
         tell_numbers(stream, kind::HELLO, &numbers)
     }
 
-    pub fn hear(stream: &TcpStream) -> Result<Hello> {
-        let (kind, bytes) = hear(stream)?;
-        let mut numbers = Numbers::of(&bytes);
-        if kind != kind::HELLO || numbers.take()? != MAGIC {
-            return Err(Error::Refused("the peer is no client of this project".into()));
+    /// The hello of a frame.
+    pub fn of(kind: u32, bytes: &[u8]) -> Result<Hello> {
+        if kind != kind::HELLO {
+            return Err(Error::Refused(NO_CLIENT.into()));
         }
-        let version = numbers.take()?;
-        if version != VERSION {
-            return Err(Error::Refused(format!("the peer speaks version {version}, this is version {VERSION}")));
-        }
+        let mut numbers = Numbers::of(bytes);
+        check_version(&mut numbers)?;
         let (depth, hop, region) = (numbers.take_u32()?, numbers.take_u32()?, numbers.take()?);
         let hello = Hello { depth, hop, region, from: numbers.endpoint()?, ack: numbers.endpoint()? };
         if !depth.is_power_of_two() || depth > crate::MOST_WINDOW.next_power_of_two() {
@@ -186,7 +201,7 @@ impl Welcome {
             return Err(Error::Invalid(TOO_LONG));
         }
         if kind != kind::WELCOME {
-            return Err(Error::Refused("the peer is no server of this project".into()));
+            return Err(Error::Refused(NO_SERVER.into()));
         }
         let mut numbers = Numbers::of(&bytes);
         let (region, entry, ack) = (numbers.take()?, numbers.endpoint()?, numbers.endpoint()?);

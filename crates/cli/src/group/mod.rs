@@ -4,6 +4,7 @@ mod bench;
 mod client;
 mod place;
 mod serve;
+mod status;
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
@@ -30,6 +31,12 @@ enum Command {
     /// The options are those of HyperLoop's client: 5000 gWRITEs of 1024 bytes, one at a time. A window above 2000 is
     /// taken as 2000.
     Client(client::Options),
+    /// Ask the servers of a chain about their state
+    ///
+    /// For each hop: operations that came, and how many less than at the hop before (lag); rounds of its queues that
+    /// no operation uses; requests that were posted, all of them at set-up. Then gFLUSHes of 8 bytes, which change
+    /// nothing, go along the chain, and their times are shown.
+    Status(status::Options),
     /// Measure group operations, beside chains with the replicas' processors on the path, and plain copies
     ///
     /// Everything is started here, and ended again: servers, the replicas' applications, and processes that keep the
@@ -45,6 +52,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     match &options.command {
         Command::Serve(options) => serve::run(options),
         Command::Client(options) => client::run(options),
+        Command::Status(options) => status::run(options),
         Command::Bench(options) => bench::run(options),
         Command::Part(options) => bench::part(options),
     }

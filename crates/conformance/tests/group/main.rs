@@ -314,6 +314,8 @@ fn a_killed_server_is_named() {
     let error = (0..).find_map(|_| client.run(&op, Wait::Event).err()).expect("it ends");
     assert!(matches!(&error, Error::Broken(why) if why.contains("hop 1")), "{error}");
     assert!(matches!(client.submit(&op[0]), Err(Error::Broken(_))));
+    let told = group::status(chain.first);
+    assert!(matches!(&told, Err(Error::Refused(why)) if why.starts_with("hop 1 at ")), "{told:?}");
 }
 
 /// A child that is killed at the end.
@@ -364,9 +366,41 @@ fn the_programs_work_together() {
         let [p50, most] = ["p50", "max"].map(|key| found["microseconds"][key].as_f64().expect("a number"));
         assert!(0.0 < p50 && p50 <= most, "{text}");
     }
+    the_servers_tell_their_state(&to, lib);
     drop(serving);
     let (status, text) = softrnic(&[&["group", "client", "-c", &to][..], &lib].concat());
     assert!(status == 1 && text.starts_with(&format!("softrnic: {to}: ")), "{text}");
+}
+
+/// `group status` of three replicas: first while a client's group lives, whose operations are all done.
+fn the_servers_tell_their_state(to: &str, lib: [&str; 2]) {
+    let ask = |more: &[&str]| -> serde_json::Value {
+        let (status, text) = softrnic(&[&["group", "status", "-c", to, "--json"], more, &lib].concat());
+        assert_eq!(status, 0, "{text}");
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+    };
+    // The groups of clients that have ended go when the servers see the ends of their sockets.
+    conformance::until("no group", || {
+        let hops = ask(&["--probes", "0"])["hops"].as_array().cloned().expect("hops");
+        (hops.len() == 3 && hops.iter().all(|hop| hop["groups"] == 0)).then_some(())
+    });
+    let fixture = Fixture::open();
+    let buffer = fixture.pd.reg_mr(64, Access::LOCAL_WRITE).expect("ibv_reg_mr");
+    let options = ClientOptions { window: 7, timeout: Duration::from_secs(40) };
+    let first = to.parse().expect("an address");
+    let mut client = Client::connect(&fixture.context, &fixture.pd, first, buffer, &options).expect("a group");
+    client.run(&[Operation::Write { offset: 0, size: 64 }; 21], Wait::Poll).expect("gWRITEs");
+    let found = ask(&["--probes", "9"]);
+    let hops = found["hops"].as_array().expect("hops");
+    assert_eq!(hops.len(), 3, "{found}");
+    for (i, hop) in hops.iter().enumerate() {
+        let keys = ["hop", "groups", "arrived", "done", "lag", "rounds", "rounds_left"];
+        assert_eq!(keys.map(|key| hop[key].as_u64().expect("a number")), [i as u64, 1, 21, 21, 0, 8, 8], "{found}");
+        assert!(hop["posted"].as_u64() > Some(0), "{found}");
+    }
+    let [p50, p99] = ["p50", "p99"].map(|key| found["microseconds"][key].as_f64().expect("a number"));
+    assert!(0.0 < p50 && p50 <= p99, "{found}");
+    assert!(matches!(&group::status(first), Ok(all) if all.len() == 3 && all.iter().all(|hop| hop.posted > 0)));
 }
 
 /// `group bench` measures every curve, and writes its page and its plots; nothing of what is by hand is lost.
