@@ -19,6 +19,89 @@ fn a_line_goes_to_and_fro() {
     assert_eq!(near.word(1).load(Ordering::SeqCst), 100);
 }
 
+/// Bytes of which no two neighbours are equal, so that a shifted copy is seen.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i % 251) as u8 + 1).collect()
+}
+
+/// A chain whose client's bytes are the pattern, and its descriptor; the size is no multiple of a line.
+fn chain_of(replicas: usize, len: usize) -> (Shared, std::os::fd::OwnedFd) {
+    let (shared, fd) = Shared::create(chain::bytes(replicas, len)).unwrap();
+    rustix::io::pwrite(&fd, &pattern(len), 2 * Shared::LINE as u64).unwrap();
+    (shared, fd)
+}
+
+/// The bytes of each replica.
+fn replicas_of(fd: &std::os::fd::OwnedFd, replicas: usize, len: usize) -> Vec<Vec<u8>> {
+    let one = |hop: usize| {
+        let mut bytes = vec![0; len];
+        let at = 2 * Shared::LINE + hop * len.next_multiple_of(Shared::LINE);
+        assert_eq!(rustix::io::pread(fd, &mut bytes, at as u64).unwrap(), len);
+        bytes
+    };
+    (1..=replicas).map(one).collect()
+}
+
+#[test]
+fn a_chain_that_spins_copies_to_every_replica() {
+    const LEN: usize = 1000;
+    let (near, fd) = chain_of(3, LEN);
+    let remote = Shared::open(&fd, chain::bytes(3, LEN)).unwrap();
+    // The other side ends when nothing is asked for any more, so no thread waits for it.
+    std::thread::spawn(move || chain::answer(&remote, 3, LEN));
+    for n in 1..=10 {
+        chain::ask(&near, n).unwrap();
+    }
+    assert_eq!(replicas_of(&fd, 3, LEN), vec![pattern(LEN); 3]);
+}
+
+#[test]
+fn a_chain_that_sleeps_copies_hop_by_hop() {
+    use rustix::event::{EventfdFlags, eventfd};
+    const LEN: usize = 65;
+    let (near, fd) = chain_of(2, LEN);
+    let bells: Vec<_> = (0..2).map(|_| chain::sleeping_bell().unwrap()).collect();
+    let last = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+    for (hop, after) in [(0, &bells[1]), (1, &last)] {
+        let remote = Shared::open(&fd, chain::bytes(2, LEN)).unwrap();
+        let (before, after) = (bells[hop].try_clone().unwrap(), after.try_clone().unwrap());
+        std::thread::spawn(move || chain::relay(&remote, hop, LEN, before, after));
+    }
+    for _ in 0..10 {
+        chain::ring(&bells[0]).unwrap();
+        chain::heard(&last).unwrap();
+    }
+    assert_eq!(replicas_of(&fd, 2, LEN), vec![pattern(LEN); 2]);
+    // One hop alone touches no other replica.
+    rustix::io::pwrite(&fd, &[0; 2], 2 * Shared::LINE as u64).unwrap();
+    chain::copy(&near, 0, LEN);
+    let found = replicas_of(&fd, 2, LEN);
+    assert_eq!((&found[0][..2], &found[1]), (&[0; 2][..], &pattern(LEN)));
+}
+
+/// What was granted is what the system says afterwards; what was refused changed nothing.
+#[test]
+fn the_scheduler_is_asked() {
+    // A thread of its own: the others keep their priority.
+    std::thread::spawn(|| {
+        // SAFETY: the call has no pointers.
+        let policy = || unsafe { libc::sched_getscheduler(0) };
+        let nice = rustix::process::getpriority_process(None).unwrap();
+        match sched::slice(3000, nice) {
+            Ok(()) => assert_eq!(rustix::process::getpriority_process(None).unwrap(), nice),
+            Err(error) => assert!(matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EPERM)), "{error}"),
+        }
+        let before = policy();
+        match sched::fifo(1) {
+            Ok(()) => assert_eq!(policy(), libc::SCHED_FIFO),
+            Err(error) => assert_eq!((error.raw_os_error(), policy()), (Some(libc::EPERM), before)),
+        }
+        assert!(sched::fifo(1000).is_err());
+    })
+    .join()
+    .unwrap();
+}
+
 #[test]
 fn work_takes_time() {
     assert!(work(1000) > Duration::ZERO);

@@ -423,6 +423,7 @@ fn figures_come_from_one_run() {
     for wanted in curves.iter().chain(&others) {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
+    assert!(text.contains("after set-up, beside applications: 0.\n"), "{text}");
     for plot in ["group-latency.svg", "group-rate.svg", "group-window.svg", "group-tail.svg"] {
         assert!(text.contains(&format!("({plot})")), "{text}");
         let svg = std::fs::read_to_string(folder.join(plot)).expect("a plot");

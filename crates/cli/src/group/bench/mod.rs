@@ -56,6 +56,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     say!("{}; load {}", results.machine, results.load);
     table(results.rows.iter()).lines().iter().for_each(|line| say!("{line}"));
     bounds(&results).lines().iter().for_each(|line| say!("{line}"));
+    say!("{}", results.posted());
     Ok(ExitCode::SUCCESS)
 }
 

@@ -48,6 +48,7 @@ fn page(results: &Results, plots: &[String], by_hand: &str) -> String {
     lines.extend(plots.iter().map(|plot| format!("\n{plot}")));
     lines.push("\n### Ratios\n".into());
     lines.extend(bounds(results).markdown());
+    lines.push(format!("\n{}", results.posted()));
     type Wanted = fn(&Setting) -> bool;
     let parts: [(&str, Wanted); 4] = [
         ("Sizes and windows", |it| !it.load && it.applications.is_none() && !separate(it.curve)),

@@ -10,7 +10,7 @@ use super::stand::{Folder, Servers, Stand, copies, nic};
 use super::work::{Effort, Work, measure};
 use crate::bench::machine::Machine;
 use crate::bench::pin;
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, text};
 use crate::group::place::PlaceOptions;
 
 /// The size and the chain of ratios and loads.
@@ -45,6 +45,7 @@ struct Run<'a> {
     fixture: Fixture,
     rows: Vec<Row>,
     bounds: Vec<Bound>,
+    posts: u64,
 }
 
 /// Measure all.
@@ -59,16 +60,16 @@ pub fn run(options: &Options) -> Result<Results, String> {
     let client = cores.map_or("any core".to_owned(), |(ours, _)| format!("core {ours}"));
     let stand = Stand { device: options.device.clone(), core: cores.map(|(_, theirs)| theirs) };
     let fixture = options.device.open()?;
-    let mut run = Run { options, stand, fixture, rows: Vec::new(), bounds: Vec::new() };
+    let mut run = Run { options, stand, fixture, rows: Vec::new(), bounds: Vec::new(), posts: 0 };
     let lists = if options.quick { QUICK } else { FULL };
     run.over_size(&lists)?;
     run.over_window(&lists)?;
     run.over_load(&lists)?;
     run.ratios()?;
     run.applications()?;
-    let Run { rows, bounds, .. } = run;
+    let Run { rows, bounds, posts, .. } = run;
     let version = env!("CARGO_PKG_VERSION").to_owned();
-    Ok(Results { version, machine, load, client, rows, bounds, posts: None })
+    Ok(Results { version, machine, load, client, rows, bounds, posts })
 }
 
 impl Run<'_> {
@@ -252,6 +253,8 @@ impl Run<'_> {
         let servers = self.stand.server(REPLICAS, &PlaceOptions::default(), false, Some(&files))?;
         let mut work = nic(&self.fixture, &servers, SIZE, 1)?;
         let mut ratios = [Vec::new(), Vec::new()];
+        // The group of `work` is there from here on until the end.
+        let before = posted(&servers)?;
         for _ in 0..self.options.rounds {
             let applications = self.stand.applications(REPLICAS, &files)?;
             let running = self.with_applications(&mut work, &servers.place, "running")?;
@@ -260,6 +263,7 @@ impl Run<'_> {
             drop(applications);
             ratios[1].push(self.with_applications(&mut work, &servers.place, "killed")? / running);
         }
+        self.posts = posted(&servers)?.saturating_sub(before);
         let [stopped, killed] = ratios;
         self.bounds.push(bound("p50, applications stopped / running", 1.1, stopped));
         self.bounds.push(bound("p50, applications killed / running", 1.1, killed));
@@ -272,6 +276,12 @@ impl Run<'_> {
         self.keep(Setting { applications: Some(what.into()), ..setting }, measured);
         Ok(measured.microseconds.p50)
     }
+}
+
+/// Requests that were posted so far on all replicas of a chain.
+fn posted(servers: &Servers) -> Result<u64, String> {
+    let first = *servers.at.first().ok_or("no server")?;
+    Ok(group::status(first).map_err(text)?.iter().map(|hop| hop.posted).sum())
 }
 
 fn bound(what: &str, bound: f64, rounds: Vec<f64>) -> Bound {

@@ -96,11 +96,16 @@ pub struct Results {
     pub client: String,
     pub rows: Vec<Row>,
     pub bounds: Vec<Bound>,
-    /// Requests that were posted on the replicas after set-up, over all gWRITEs.
-    pub posts: Option<u64>,
+    /// Requests that were posted on the replicas after set-up, over the gWRITEs beside applications.
+    pub posts: u64,
 }
 
 impl Results {
+    /// The requests that were posted, as a sentence.
+    pub fn posted(&self) -> String {
+        format!("Requests that were posted on the replicas after set-up, beside applications: {}.", self.posts)
+    }
+
     /// The rows of a curve, for a table or a plot.
     pub fn of(&self, curve: Curve, wanted: impl Fn(&Setting) -> bool) -> impl Iterator<Item = &Row> {
         self.rows.iter().filter(move |row| row.setting.curve == curve && wanted(&row.setting))
