@@ -4,7 +4,6 @@
 //! processes are forbidden; and in one process with AddressSanitizer and UndefinedBehaviorSanitizer, and with
 //! ThreadSanitizer. The examples and the program of docs/exs.md are compiled as a user would, and run.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -13,10 +12,13 @@ use crate::report::{Outcome, Suite};
 use crate::run::{Finished, Program};
 use crate::{Options, logs, root, target_dir};
 
+use super::exports;
 use super::sandbox::{Sandbox, copy};
 use super::{SINGLE_COPY_FORBIDDEN, at_once, run_beside};
 
 /// The limit of a program; the test itself gives up before.
+/// How the names of the library's functions begin.
+const PREFIX: &str = "exs_";
 const LIMIT: Duration = Duration::from_secs(130);
 
 pub(super) const PLAIN: &[&str] = &["-O2"];
@@ -49,7 +51,7 @@ const WAYS: &[Way] = &[
 ];
 
 pub fn exs(suite: &mut Suite, options: &Options) {
-    if let Err(why) = exported() {
+    if let Err(why) = header().and_then(|header| exports::compare("libsoftrnic_exs.so", &header, PREFIX)) {
         suite.fail("libexs.so exports what sys/exs.h declares", why);
     } else {
         suite.pass("libexs.so exports what sys/exs.h declares");
@@ -142,30 +144,6 @@ fn header() -> Result<String, String> {
     fs::read_to_string(&header).map_err(|e| format!("{}: {e}", header.display()))
 }
 
-/// The functions of the header.
-fn declared(header: &str) -> BTreeSet<&str> {
-    let words = header.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '(');
-    let called = words.filter_map(|word| word.split_once('(')).map(|(name, _)| name);
-    called.filter(|name| name.starts_with("exs_")).collect()
-}
-
-/// Compare the functions of the library with those of the header.
-fn exported() -> Result<(), String> {
-    let header = header()?;
-    let declared = declared(&header);
-    let library = target_dir().join("release/libsoftrnic_exs.so");
-    let out = std::process::Command::new("nm").args(["-D", "--defined-only"]).arg(&library).output();
-    let out = out.map_err(|e| format!("nm: {e}"))?;
-    let text = String::from_utf8_lossy(&out.stdout);
-    let found: BTreeSet<&str> =
-        text.lines().filter_map(|line| line.split_whitespace().last()).filter(|name| !name.is_empty()).collect();
-    if found == declared {
-        return Ok(());
-    }
-    let difference: Vec<&&str> = found.symmetric_difference(&declared).collect();
-    Err(format!("{}: {difference:?} are in one of them only", library.display()))
-}
-
 /// Install, and compile the examples and the program of docs/exs.md with pkg-config; run them under `softrnic run`, and
 /// with the loader's own libibverbs.so.1, which the installation has.
 fn examples(suite: &mut Suite, sandbox: &Sandbox) {
@@ -226,7 +204,7 @@ fn installed(sandbox: &Sandbox) -> Result<(), String> {
     }
     let mut files: Vec<String> =
         ["lib/libexs.so", "lib/pkgconfig/exs.pc", "include/sys/exs.h", "share/man/man7/exs.7"].map(String::from).into();
-    files.extend(declared(&header()?).iter().map(|name| format!("share/man/man3/{name}.3")));
+    files.extend(exports::declared(&header()?, PREFIX).iter().map(|name| format!("share/man/man3/{name}.3")));
     let missing: Vec<&String> = files.iter().filter(|file| !sandbox.installed().join(file).is_file()).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("not installed: {missing:?}")) }
 }

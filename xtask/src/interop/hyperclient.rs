@@ -5,7 +5,6 @@
 //! but not its locks. The listings of HyperLoop's report are among them, and are compiled with hyperclient.pc from an
 //! installation, too.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,10 +13,13 @@ use crate::report::{Outcome, Suite};
 use crate::run::Program;
 use crate::{Options, logs, root, target_dir};
 
+use super::exports;
 use super::exs::{ADDRESS, PLAIN, outcome};
 use super::sandbox::{Sandbox, copy};
 use super::{MIGRATE, at_once, run_beside};
 
+/// How the names of the library's functions begin.
+const PREFIX: &str = "compat_";
 const LIMIT: Duration = Duration::from_secs(130);
 const FOLDER: &str = "crates/group-abi/tests/c";
 const INCLUDE: &str = "crates/group-abi/include";
@@ -51,7 +53,7 @@ const TESTS: &[(&str, bool)] = &[
 ];
 
 pub fn hyperclient(suite: &mut Suite, options: &Options) {
-    match exported() {
+    match header().and_then(|header| exports::compare("libsoftrnic_hyperclient.so", &header, PREFIX)) {
         Ok(()) => suite.pass("libhyperclient.so exports what its header declares"),
         Err(why) => suite.fail("libhyperclient.so exports what its header declares", why),
     }
@@ -137,30 +139,6 @@ fn header() -> Result<String, String> {
     fs::read_to_string(&header).map_err(|e| format!("{}: {e}", header.display()))
 }
 
-/// The functions of the header.
-fn declared(header: &str) -> BTreeSet<&str> {
-    let words = header.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '(');
-    let called = words.filter_map(|word| word.split_once('(')).map(|(name, _)| name);
-    called.filter(|name| name.starts_with("compat_")).collect()
-}
-
-/// Compare the functions of the library with those of the header.
-fn exported() -> Result<(), String> {
-    let header = header()?;
-    let declared = declared(&header);
-    let library = target_dir().join("release/libsoftrnic_hyperclient.so");
-    let out = std::process::Command::new("nm").args(["-D", "--defined-only"]).arg(&library).output();
-    let out = out.map_err(|e| format!("nm: {e}"))?;
-    let text = String::from_utf8_lossy(&out.stdout);
-    let found: BTreeSet<&str> =
-        text.lines().filter_map(|line| line.split_whitespace().last()).filter(|name| !name.is_empty()).collect();
-    if found == declared {
-        return Ok(());
-    }
-    let difference: Vec<&&str> = found.symmetric_difference(&declared).collect();
-    Err(format!("{}: {difference:?} are in one of them only", library.display()))
-}
-
 /// Install, and compile the listings with pkg-config; run them with the installed libraries.
 fn installed(suite: &mut Suite, sandbox: &Sandbox) {
     let name = "softrnic install: the library, the headers, hyperclient.pc, the man pages";
@@ -218,7 +196,7 @@ fn install(sandbox: &Sandbox) -> Result<(), String> {
         "share/man/man7/hyperclient.7",
     ];
     let mut files: Vec<String> = files.map(String::from).into();
-    files.extend(declared(&header()?).iter().map(|name| format!("share/man/man3/{name}.3")));
+    files.extend(exports::declared(&header()?, PREFIX).iter().map(|name| format!("share/man/man3/{name}.3")));
     let missing: Vec<&String> = files.iter().filter(|file| !sandbox.installed().join(file).is_file()).collect();
     if missing.is_empty() { Ok(()) } else { Err(format!("not installed: {missing:?}")) }
 }

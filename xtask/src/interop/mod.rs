@@ -4,6 +4,7 @@ mod bench;
 mod capture;
 mod client_server;
 mod conformance;
+mod exports;
 mod exs;
 mod faults;
 mod hyperclient;
