@@ -76,7 +76,7 @@ fn a_copy_without_end() {
     a.quiesce(None);
     let began = Instant::now();
     assert!(settle(&mut a), "it is a lie");
-    assert!(began.elapsed().as_millis() < 4500, "{:?}", began.elapsed());
+    assert!(began.elapsed().as_millis() < 2000, "{:?}", began.elapsed());
 }
 
 /// Several such peers are not waited for one after the other, and none is waited for a second time. Nothing is copied
@@ -97,7 +97,7 @@ fn copies_without_end() {
     let began = Instant::now();
     a.quiesce(None);
     assert!(settle(&mut a));
-    assert!(began.elapsed().as_millis() < 4500, "{:?}", began.elapsed());
+    assert!(began.elapsed().as_millis() < 2000, "{:?}", began.elapsed());
     assert!(a.links()[1..].iter().all(|&id| a.link(id).is_none_or(|link| link.state == State::Dead)));
     a.take_dead_links(&mut Vec::new());
     // The process may connect again: here all of them are one, this one.
@@ -259,7 +259,7 @@ fn who_does_not_end_his_part_is_given_up() {
             result = target.pull(there, ticket, &from, &to);
             if result.is_err() {
                 // It is waited for under the lock.
-                assert!(began.elapsed() < std::time::Duration::from_millis(4500), "{:?}", began.elapsed());
+                assert!(began.elapsed() < std::time::Duration::from_secs(3), "{:?}", began.elapsed());
                 break;
             }
         }

@@ -124,7 +124,8 @@ fn long_messages_one_behind_the_other() {
     side::up(&side.qp, &peer);
     let processors = processors();
     pin(processors[0]);
-    // Memory that peers map is copied by one side as soon as the other knows the mapping: help is luck there.
+    // The target of a SEND or WRITE copies memory that it maps alone, and offers no part of it
+    // (`pull_single_copy` in crates/window/src/link.rs).
     let must_help = processors.len() > 1 && setting("SOFTRNIC_MIGRATE").is_none();
     let source = Source::new();
     let post = |mr: &Mr, op, number: usize| {
