@@ -49,9 +49,13 @@ impl<P: Env> Engine<P> {
     }
 
     fn run_entries(&mut self, qp: &mut Qp, now: Nanos) -> Result<(), NoRoom> {
+        // The memory of the whole request at the cursor is in `self.spans`: it was fetched, and thus checked, just now.
+        let mut gathered = false;
         loop {
             while qp.cursor < qp.inflight.len() {
-                if qp.inflight[qp.cursor].one_sided && !qp.inflight[qp.cursor].out && !self.one_sided_next(qp) {
+                let gathered = std::mem::take(&mut gathered);
+                if qp.inflight[qp.cursor].one_sided && !qp.inflight[qp.cursor].out && !self.one_sided_next(qp, gathered)
+                {
                     return Ok(()); // the request goes on under the next hold of the lock
                 }
                 if !qp.inflight[qp.cursor].out {
@@ -74,7 +78,7 @@ impl<P: Env> Engine<P> {
                 return Ok(());
             }
             match self.fetch(qp, now) {
-                Fetched::Yes => {}
+                Fetched::Yes => gathered = true,
                 Fetched::No => return Ok(()),
             }
         }

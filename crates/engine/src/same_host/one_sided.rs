@@ -56,7 +56,8 @@ impl<P: Env> Engine<P> {
 
     /// Executes the request at the cursor here, as much of it as this hold of the lock has room for. False if the
     /// request goes on under the next hold. Otherwise it is done, has failed, or has become a request that is sent.
-    pub(crate) fn one_sided_next(&mut self, qp: &mut Qp) -> bool {
+    /// `gathered`: nothing has happened since the request was admitted, and `self.spans` is all of its memory.
+    pub(crate) fn one_sided_next(&mut self, qp: &mut Qp, gathered: bool) -> bool {
         let (at, piece) = (qp.cursor, self.piece);
         let e = &qp.inflight[at];
         let len = (e.len - e.executed).min(piece);
@@ -65,10 +66,13 @@ impl<P: Env> Engine<P> {
             return false;
         }
         let reads = !matches!(e.opcode, Opcode::RdmaWrite);
+        let whole = gathered && len == e.len;
         let inline = e.flags.contains(SendFlags::INLINE);
-        self.spans.clear();
+        if inline {
+            self.spans.clear();
+        }
         // The program may have taken its memory back since the last piece.
-        if !inline && !self.gather(qp, at, qp.inflight[at].executed, len, reads) {
+        if !inline && !whole && !self.gather(qp, at, qp.inflight[at].executed, len, reads) {
             self.fail_entry(qp, at, WcStatus::LocProtErr);
             return true;
         }

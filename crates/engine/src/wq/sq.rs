@@ -116,6 +116,11 @@ fn first_word(opcode: Opcode, flags: SendFlags, sges: u16, imm: u32) -> u64 {
     u64::from(opcode as u8) | u64::from(flags.bits() as u8) << 8 | u64::from(sges) << 16 | u64::from(imm) << 32
 }
 
+/// The second word of a scatter/gather entry.
+fn length_and_key(sge: &Sge) -> u64 {
+    u64::from(sge.length) | u64::from(sge.lkey.0) << 32
+}
+
 /// The count that a task's entry holds. A post has made it absolute.
 fn absolute(count: Count) -> u64 {
     match count {
@@ -189,6 +194,15 @@ impl SendQueue {
         }
     }
 
+    /// The first entry of a request.
+    fn first(&self, number: u64) -> &[AtomicU64; WORDS] {
+        let at = self.base(number) / WORDS;
+        match &self.managed {
+            None => &self.entries[at].0,
+            Some(managed) => &managed.entries.array().words().as_chunks().0[at],
+        }
+    }
+
     fn put(&self, at: usize, value: u64) {
         self.word(at).store(value, Ordering::Relaxed);
     }
@@ -199,7 +213,6 @@ impl SendQueue {
 
     /// Writes a checked request behind the last one and advances the producer index.
     pub fn push(&mut self, wr: &SendWr<'_>, flags: SendFlags) {
-        let base = self.base(self.posted);
         let (mut w2, mut key, mut extra, mut w4, mut w5) = (0u64, 0u32, 0u32, u64::from(wr.remote_srqn), 0u64);
         let mut tail = None;
         match *wr.body {
@@ -231,28 +244,34 @@ impl SendQueue {
             }
         }
         let mut sges = 0;
-        let data = base + HEAD / 8;
+        let first = self.first(self.posted);
+        let put = |at: usize, value: u64| first[at].store(value, Ordering::Relaxed);
         if let Some((a, b)) = tail {
-            self.put(data, a);
-            self.put(data + 1, b);
+            put(HEAD / 8, a);
+            put(HEAD / 8 + 1, b);
         } else {
+            let data = self.base(self.posted) + HEAD / 8;
             match wr.data {
                 SendData::Sges(list) => {
                     sges = list.len() as u16;
-                    for (i, sge) in list.iter().enumerate() {
-                        self.put(data + 2 * i, sge.addr);
-                        self.put(data + 2 * i + 1, u64::from(sge.length) | u64::from(sge.lkey.0) << 32);
+                    if let Some((sge, others)) = list.split_first() {
+                        put(HEAD / 8, sge.addr);
+                        put(HEAD / 8 + 1, length_and_key(sge));
+                        for (i, sge) in others.iter().enumerate() {
+                            self.put(data + 2 * i + 2, sge.addr);
+                            self.put(data + 2 * i + 3, length_and_key(sge));
+                        }
                     }
                 }
                 SendData::Inline(pieces) => extra = self.put_inline(data, pieces),
             }
         }
-        self.put(base, first_word(wr.opcode, flags, sges, wr.imm_or_rkey));
-        self.put(base + 1, wr.wr_id);
-        self.put(base + 2, w2);
-        self.put(base + 3, u64::from(key) | u64::from(extra) << 32);
-        self.put(base + 4, w4);
-        self.put(base + 5, w5);
+        put(0, first_word(wr.opcode, flags, sges, wr.imm_or_rkey));
+        put(1, wr.wr_id);
+        put(2, w2);
+        put(3, u64::from(key) | u64::from(extra) << 32);
+        put(4, w4);
+        put(5, w5);
         if let Some(managed) = &mut self.managed {
             managed.entries.keep(self.posted);
         }
@@ -395,7 +414,7 @@ impl SendQueue {
     pub fn write_sge(&self, first: Executed, sge: &Sge) {
         let entry = self.write_executed(first, 1);
         entry[HEAD / 8].store(sge.addr, Ordering::Relaxed);
-        entry[HEAD / 8 + 1].store(u64::from(sge.length) | u64::from(sge.lkey.0) << 32, Ordering::Relaxed);
+        entry[HEAD / 8 + 1].store(length_and_key(sge), Ordering::Relaxed);
     }
 
     /// Writes the entry of an executed request with inline data.
@@ -493,7 +512,6 @@ impl SendQueue {
     }
 
     fn read(&self, number: u64) -> Option<Wqe> {
-        let base = self.base(number);
         // What is checked is used: all words of a managed queue's entry are copied first.
         let copied: Option<Words> = match &self.managed {
             None => None,
@@ -505,8 +523,13 @@ impl SendQueue {
                 Some(words)
             }
         };
-        let word = |at: usize| copied.as_ref().map_or_else(|| self.get(base + at), |words| words[at]);
-        let w: [u64; WORDS] = std::array::from_fn(word);
+        let w: [u64; WORDS] = match &copied {
+            None => {
+                let first = self.first(number);
+                std::array::from_fn(|at| first[at].load(Ordering::Relaxed))
+            }
+            Some(words) => std::array::from_fn(|at| words[at]),
+        };
         let opcode = Opcode::from_entry(w[0] as u8)?;
         let flags = SendFlags::from_bits_truncate((w[0] >> 8) as u32 & 0xff);
         let count = (w[0] >> 16) as u16 as usize;
@@ -555,10 +578,14 @@ impl SendQueue {
             },
         };
         let mut sges = SmallVec::new();
-        for i in 0..count {
-            let at = HEAD / 8 + 2 * i;
-            let second = word(at + 1);
-            sges.push(Sge { addr: word(at), length: second as u32, lkey: LKey((second >> 32) as u32) });
+        let sge = |addr, second: u64| Sge { addr, length: second as u32, lkey: LKey((second >> 32) as u32) };
+        if count > 0 {
+            sges.push(sge(w[HEAD / 8], w[HEAD / 8 + 1]));
+        }
+        let base = self.base(number);
+        let word = |at: usize| copied.as_ref().map_or_else(|| self.get(base + at), |words| words[at]);
+        for at in (1..count).map(|i| HEAD / 8 + 2 * i) {
+            sges.push(sge(word(at), word(at + 1)));
         }
         Some(Wqe { wr_id: w[1], opcode, flags, imm: (w[0] >> 32) as u32, srqn: w[4] as u32, body, sges, inline_len })
     }
