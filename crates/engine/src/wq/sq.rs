@@ -29,6 +29,8 @@
 //! The following entries hold four scatter/gather entries each, or more inline data. All fields are in host byte order
 //! but for the immediate value.
 
+mod inline;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
@@ -379,35 +381,6 @@ impl SendQueue {
         self.managed.as_ref().map(|managed| (managed.entries.array().addr(), managed.entries.stride()))
     }
 
-    fn put_inline(&self, at: usize, pieces: &[&[u8]]) -> u32 {
-        if let [piece] = pieces {
-            let (words, rest) = piece.as_chunks::<8>();
-            for (i, word) in words.iter().enumerate() {
-                self.put(at + i, u64::from_ne_bytes(*word));
-            }
-            if !rest.is_empty() {
-                let mut word = [0u8; 8];
-                word[..rest.len()].copy_from_slice(rest);
-                self.put(at + words.len(), u64::from_ne_bytes(word));
-            }
-            return piece.len() as u32;
-        }
-        let (mut word, mut filled, mut total) = ([0u8; 8], 0, 0usize);
-        for &byte in pieces.iter().copied().flatten() {
-            word[filled] = byte;
-            filled += 1;
-            if filled == 8 {
-                self.put(at + total / 8, u64::from_ne_bytes(word));
-                filled = 0;
-            }
-            total += 1;
-        }
-        if filled > 0 {
-            self.put(at + total / 8, u64::from_ne_bytes(word));
-        }
-        total as u32
-    }
-
     /// Writes a small request behind the last one. The request has one scatter/gather entry and is executed now. The
     /// producer index stays.
     #[inline(always)]
@@ -453,18 +426,6 @@ impl SendQueue {
     pub fn executed_whole(&self, number: u64) -> Option<(Wqe, Nanos)> {
         let wqe = self.read(number).filter(|wqe| matches!(wqe.opcode, Opcode::Send | Opcode::SendWithImm))?;
         Some((wqe, self.get(self.base(number) + 2)))
-    }
-
-    /// Copies inline data of a fetched request from `offset` on.
-    pub fn inline_bytes(&self, number: u64, offset: u32, out: &mut [u8]) {
-        let at = self.base(number) + HEAD / 8;
-        let (first, skip) = (at + offset as usize / 8, offset as usize % 8);
-        let (head, rest) = out.split_at_mut(out.len().min((8 - skip) % 8));
-        head.copy_from_slice(&self.get(first).to_ne_bytes()[skip % 8..][..head.len()]);
-        let first = first + usize::from(skip != 0);
-        for (i, bytes) in rest.chunks_mut(8).enumerate() {
-            bytes.copy_from_slice(&self.get(first + i).to_ne_bytes()[..bytes.len()]);
-        }
     }
 
     /// Copies the next request out; `None` in the number's place when the entry makes no sense (it was overwritten).
