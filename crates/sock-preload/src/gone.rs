@@ -7,11 +7,11 @@ use crate::sets::Set;
 use crate::work::{self, Use, connection};
 use crate::{epoll, table};
 
-/// The connections of a link that are in a set.
+/// The connections of a link that are in a set, and those that the kernel's set still has.
 fn watched(link: &'static Link) -> impl Iterator<Item = Use> {
     link.all_slots().filter_map(|number| {
         let watch = &table::slot(number).watch;
-        let is_watched = watch.set.load(Ordering::SeqCst) > 0;
+        let is_watched = watch.set.load(Ordering::SeqCst) > 0 || watch.kernel.load(Ordering::SeqCst) > 0;
         let there = is_watched.then(|| connection(watch.fd.load(Ordering::Relaxed))).flatten();
         there.filter(|connection| connection.number == number)
     })

@@ -27,4 +27,5 @@ mod sets;
 mod spin;
 mod status;
 mod table;
+mod waits;
 mod work;

@@ -1,7 +1,8 @@
 //! Processes: fork, and programs that take the place of this one.
 
-use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 
+use rustix::mm::{MapFlags, ProtFlags};
 use sock::status::State;
 
 use crate::kernel::borrow;
@@ -12,6 +13,7 @@ use crate::{descriptors, epoll, holders, link, meet, rules, sets, spin, status, 
 
 /// The process whose tables these are. The child of vfork(2) has them, too, and must not change them.
 static OWN: AtomicI32 = AtomicI32::new(0);
+const PAGE: usize = 4096;
 
 fn pid() -> i32 {
     rustix::process::getpid().as_raw_nonzero().get()
@@ -20,6 +22,38 @@ fn pid() -> i32 {
 /// Whether the tables are this process's.
 pub fn is_own() -> bool {
     OWN.load(Ordering::Relaxed) == pid()
+}
+
+/// A page that the kernel gives to no child but those that share all memory, as vfork(2)'s does: madvise(2),
+/// MADV_WIPEONFORK. Its first word is 1 where the tables are this process's, or those of the process that waits for
+/// this one. Null: there is none.
+static MARK: AtomicPtr<AtomicI32> = AtomicPtr::new(core::ptr::null_mut());
+
+fn make_mark() {
+    let (all, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+    // SAFETY: a new mapping at an address of the kernel's choice; it replaces nothing.
+    let Ok(page) = (unsafe { rustix::mm::mmap_anonymous(core::ptr::null_mut(), PAGE, all, private) }) else { return };
+    // SAFETY: the whole of that mapping, which holds nothing yet.
+    if unsafe { rustix::mm::madvise(page, PAGE, rustix::mm::Advice::LinuxWipeOnFork) }.is_ok() {
+        MARK.store(page.cast(), Ordering::Release);
+        mark();
+    }
+}
+
+fn mark() {
+    let mark = MARK.load(Ordering::Acquire);
+    if !mark.is_null() {
+        // SAFETY: a word of the mapping of `make_mark`, which stays as long as the process, and is aligned to pages.
+        unsafe { &*mark }.store(1, Ordering::Relaxed);
+    }
+}
+
+/// As [`is_own`], without a system call, and true in the child of vfork(2), too: for what is as true of the parent. An
+/// epoll set, and what is in it, is the same for both.
+pub fn has_tables() -> bool {
+    let mark = MARK.load(Ordering::Relaxed);
+    // SAFETY: as in `mark`.
+    if mark.is_null() { is_own() } else { unsafe { &*mark }.load(Ordering::Relaxed) != 0 }
 }
 
 /// Most connections without memory that a fork counts; the others stay with TCP.
@@ -53,6 +87,7 @@ extern "C" fn before_fork() {
 
 extern "C" fn in_child() {
     OWN.store(pid(), Ordering::Relaxed);
+    mark();
     work::forget_thread();
     sets::in_child();
     link::in_child();
@@ -158,6 +193,7 @@ entries! {
 /// Runs before the program does.
 extern "C" fn start() {
     OWN.store(pid(), Ordering::Relaxed);
+    make_mark();
     next::resolve_all();
     rules::read();
     spin::start();

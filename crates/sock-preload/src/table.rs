@@ -158,8 +158,13 @@ pub struct Watch {
     pub fd: AtomicI32,
     pub events: AtomicU32,
     pub data: AtomicU64,
+    /// The descriptor + 1 of the kernel's set that has the connection's socket; 0: none. It stays there when the
+    /// program takes the connection out: most programs that do so put it back.
+    pub kernel: AtomicI32,
     /// The kernel has told something since the last report.
     pub news: AtomicU32,
+    /// The program has put the connection into the set, or armed it again, since the last report.
+    pub fresh: AtomicU32,
     /// Bytes that had come by the ring at the last report.
     pub seen: AtomicU64,
     /// The last report said that it can be written to, and nothing has filled it since.
@@ -230,6 +235,8 @@ static TABLE: [Slot; SLOTS] = [const {
             fd: AtomicI32::new(-1),
             events: AtomicU32::new(0),
             data: AtomicU64::new(0),
+            kernel: AtomicI32::new(0),
+            fresh: AtomicU32::new(0),
             news: AtomicU32::new(0),
             seen: AtomicU64::new(0),
             told_writable: AtomicU32::new(0),

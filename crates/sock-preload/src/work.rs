@@ -233,6 +233,7 @@ impl Use {
     /// Leaves memory for TCP, in the directions that are said, because somebody else will use the socket. Waits for
     /// the other end up to a second, if `wait`.
     pub fn demote(&self, sends: bool, receives: bool, wait: bool) {
+        epoll::evict(self.slot);
         let end = self.end();
         if receives {
             end.receive_by_tcp();
