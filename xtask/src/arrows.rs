@@ -60,6 +60,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("softrnic-exs-abi", &["softrnic-rdma", "softrnic-exs", "softrnic-cabi"]),
     // The C ABI of group operations, thin: libhyperclient.so.
     ("softrnic-group-abi", &["softrnic-rdma", "softrnic-group", "softrnic-cabi"]),
+    // The C ABI of direct data placement, thin: libsoftrnic-ddp.so.
+    ("softrnic-ddp-abi", &["softrnic-verbs", "softrnic-ddp", "softrnic-cabi"]),
     // The library: the C ABI, thin.
     ("softrnic-abi",    &["softrnic-verbs", "softrnic-report", "softrnic-sys", "softrnic-engine", "softrnic-nic", "softrnic-cm", "softrnic-view", "softrnic-netlink", "softrnic-hooks"]),
     // The libraries that stand in for libibverbs and librdmacm, as files: they know nothing of this device but its

@@ -78,6 +78,8 @@ pub const STEPS: &[Step] = &[
         about: "extended sockets from C: every call, event and error, with sanitizers too; the examples" },
     Step { name: "hyperclient", lane: Front, slow: false, run: interop::hyperclient,
         about: "group operations from C and C++: every call and error, with sanitizers too; the report's listings" },
+    Step { name: "ddp", lane: Front, slow: false, run: interop::ddp,
+        about: "direct data placement from C: every call and error between two processes, with sanitizers too" },
     Step { name: "ucx", lane: Front, slow: false, run: interop::ucx,
         about: "ucx_perftest: every test of UCP over RC and UD, polling and asleep" },
     Step { name: "infiniband", lane: Front, slow: false, run: interop::infiniband,

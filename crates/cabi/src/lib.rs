@@ -1,5 +1,7 @@
-//! What the C libraries above verbs share (libexs.so, libhyperclient.so): errno, the child of a fork, memory of the
-//! program, threads without signals.
+//! What the C libraries above verbs share (libexs.so, libhyperclient.so, libsoftrnic-ddp.so): errno, the child of a
+//! fork, memory of the program, threads without signals.
+
+pub mod failure;
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -23,6 +23,12 @@ pub const HYPERCLIENT_LIBRARY: &str = "libhyperclient.so";
 /// What cargo calls it.
 const HYPERCLIENT_LIBRARY_AS_BUILT: &str = "libsoftrnic_hyperclient.so";
 
+/// The file name of the library of direct data placement.
+pub const DDP_LIBRARY: &str = "libsoftrnic-ddp.so";
+
+/// What cargo calls it.
+const DDP_LIBRARY_AS_BUILT: &str = "libsoftrnic_ddp.so";
+
 /// The environment variable that names it.
 const VARIABLE: &str = "SOFTRNIC_LIB";
 
@@ -57,6 +63,11 @@ pub fn exs_library() -> Result<PathBuf, String> {
 /// The library of group operations, beside the program.
 pub fn hyperclient_library() -> Result<PathBuf, String> {
     beside(&[HYPERCLIENT_LIBRARY, HYPERCLIENT_LIBRARY_AS_BUILT])
+}
+
+/// The library of direct data placement, beside the program.
+pub fn ddp_library() -> Result<PathBuf, String> {
+    beside(&[DDP_LIBRARY, DDP_LIBRARY_AS_BUILT])
 }
 
 /// A library by its names, beside the program.

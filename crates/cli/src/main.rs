@@ -3,6 +3,7 @@
 
 mod bench;
 mod c_manual;
+mod ddp_manual;
 mod devinfo;
 mod doctor;
 mod dv_manual;

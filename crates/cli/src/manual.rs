@@ -289,6 +289,7 @@ each, both the figures and the limits are those of the system's scheduler.",
   lib/libsoftrnic-sock.so    what softrnic sock puts into programs
   lib/libexs.so, include/sys/exs.h   extended sockets (exs(7)), on any verbs library
   lib/libhyperclient.so, include/libhyperclient   group operations (hyperclient(7))
+  lib/libsoftrnic-ddp.so, include/softrnic/ddp.h   placement on TCP sockets (softrnic-ddp(7))
   lib/libibverbs.so.1        forwards to it
   lib/librdmacm.so.1         forwards to it
   lib/libibverbs.so, lib/librdmacm.so

@@ -1,5 +1,6 @@
 //! Memory of messages, and posted receives.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,17 +10,47 @@ use verbs::RKey;
 
 use crate::Error;
 
+/// Memory of a buffer. Calls come from any thread that uses a socket.
+pub trait Memory: fmt::Debug + Send + Sync {
+    /// A copy of these bytes; the range is inside the memory.
+    fn get(&self, range: Range<usize>) -> Vec<u8>;
+
+    /// Replace the bytes from this place on; they are inside the memory.
+    fn put(&self, at: usize, bytes: &[u8]);
+}
+
+/// Memory of a buffer's own.
+#[derive(Debug)]
+struct Own(Mutex<Vec<u8>>);
+
+impl Memory for Own {
+    fn get(&self, range: Range<usize>) -> Vec<u8> {
+        self.0.lock().get(range).unwrap_or_default().to_vec()
+    }
+
+    fn put(&self, at: usize, bytes: &[u8]) {
+        if let Some(room) = self.0.lock().get_mut(at..at.saturating_add(bytes.len())) {
+            room.copy_from_slice(bytes);
+        }
+    }
+}
+
 /// Memory that messages are placed into and read from. A clone is the same memory.
 #[derive(Clone, Debug)]
 pub struct Buffer {
-    memory: Arc<Mutex<Vec<u8>>>,
+    memory: Arc<dyn Memory>,
     range: Range<usize>,
 }
 
 impl Buffer {
     /// A buffer of zero bytes.
     pub fn new(len: usize) -> Buffer {
-        Buffer { memory: Arc::new(Mutex::new(vec![0; len])), range: 0..len }
+        Buffer::of(Arc::new(Own(Mutex::new(vec![0; len]))), len)
+    }
+
+    /// A buffer of memory that has at least so many bytes.
+    pub fn of(memory: Arc<dyn Memory>, len: usize) -> Buffer {
+        Buffer { memory, range: 0..len }
     }
 
     /// A part of this buffer: the same memory.
@@ -55,7 +86,7 @@ impl Buffer {
     /// [`Error::Range`]: they are not inside the buffer.
     pub fn get(&self, range: Range<usize>) -> Result<Vec<u8>, Error> {
         let range = self.inside(range)?;
-        Ok(self.memory.lock().get(range).unwrap_or_default().to_vec())
+        Ok(self.memory.get(range))
     }
 
     /// Replace the bytes from this place on.
@@ -64,9 +95,7 @@ impl Buffer {
     /// [`Error::Range`]: they do not fit.
     pub fn put(&self, at: usize, bytes: &[u8]) -> Result<(), Error> {
         let range = self.inside(at..at.checked_add(bytes.len()).ok_or(Error::Range)?)?;
-        if let Some(room) = self.memory.lock().get_mut(range) {
-            room.copy_from_slice(bytes);
-        }
+        self.memory.put(range.start, bytes);
         Ok(())
     }
 }
@@ -75,6 +104,7 @@ impl Buffer {
 #[derive(Clone, Debug)]
 pub struct Receive {
     buffer: Buffer,
+    name: usize,
     /// Even: no message has taken it since it was posted, or it is not posted. It goes up when a message takes it and
     /// when the program has it back, so what an older posting has left behind on other sockets is stale.
     turn: Arc<AtomicU64>,
@@ -83,7 +113,17 @@ pub struct Receive {
 impl Receive {
     /// A receive into this buffer.
     pub fn new(buffer: Buffer) -> Receive {
-        Receive { buffer, turn: Arc::new(AtomicU64::new(0)) }
+        Receive::named(buffer, 0)
+    }
+
+    /// A receive with a number of the program's, by which the program knows it again.
+    pub fn named(buffer: Buffer, name: usize) -> Receive {
+        Receive { buffer, name, turn: Arc::new(AtomicU64::new(0)) }
+    }
+
+    /// The program's number; 0 if it has given none.
+    pub fn name(&self) -> usize {
+        self.name
     }
 
     /// The buffer.
@@ -94,6 +134,11 @@ impl Receive {
     /// True if both are the same receive.
     pub fn is(&self, other: &Receive) -> bool {
         Arc::ptr_eq(&self.turn, &other.turn)
+    }
+
+    /// True if another value is the same receive: a clone, or a posting on a socket.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.turn) > 1
     }
 
     /// Post it. `None`: a message is in it that the program has not got yet.

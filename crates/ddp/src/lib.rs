@@ -16,7 +16,8 @@
 //!
 //! # Rules
 //!
-//! * A [`Buffer`] has memory of its own, or is a part of another one: parts overlap as the program likes.
+//! * A [`Buffer`] has memory of its own or of the program ([`Memory`]), or is a part of another one: parts overlap as
+//!   the program likes.
 //! * One buffer may be registered many times, on one socket or on many. Each registration has its own [`Tag`].
 //! * A [`Receive`] may be posted on several sockets. The first message that takes it, on any of them, takes it from
 //!   all. Receives that are posted on one socket only come back in the order in which they were posted.
@@ -64,7 +65,8 @@ mod start;
 #[cfg(test)]
 mod tests;
 
-pub use buffer::{Access, Buffer, Receive, Tag};
+pub use buffer::{Access, Buffer, Memory, Receive, Tag};
 pub use error::Error;
+pub use iwarp::rdmap::End;
 pub use socket::{Address, Indication, Notify, Sizes, Socket};
 pub use start::Options;

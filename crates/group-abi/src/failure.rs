@@ -1,27 +1,11 @@
 //! Failures: an errno for the program, and a text for a reader.
 
-use std::cell::RefCell;
-use std::ffi::{CString, c_char};
+use std::ffi::c_char;
 
+use cabi::failure::text;
+pub use cabi::failure::{fail, keep};
 use group::Error;
 use rdma::Errno;
-
-thread_local! {
-    static TEXT: RefCell<CString> = RefCell::default();
-}
-
-/// Keep the text of a failure for [`compat_hyperclient_error`].
-pub fn keep(text: &str) {
-    // A text of a peer may have a zero in it.
-    let bytes = text.bytes().filter(|byte| *byte != 0).collect::<Vec<_>>();
-    TEXT.with(|kept| *kept.borrow_mut() = CString::new(bytes).unwrap_or_default());
-}
-
-/// An errno with a text.
-pub fn fail<T>(errno: i32, text: &str) -> Result<T, Errno> {
-    keep(text);
-    Err(Errno(errno))
-}
 
 /// The errno of a group's error; its text is kept.
 pub fn of(error: &Error) -> Errno {
@@ -39,5 +23,5 @@ pub fn of(error: &Error) -> Errno {
 /// `compat_hyperclient_error`.
 #[unsafe(no_mangle)]
 pub extern "C" fn compat_hyperclient_error() -> *const c_char {
-    TEXT.with(|kept| kept.borrow().as_ptr())
+    text()
 }

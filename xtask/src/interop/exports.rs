@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 
 use crate::target_dir;
 
-/// The functions with this prefix that a header declares.
-pub fn declared<'a>(header: &'a str, prefix: &str) -> BTreeSet<&'a str> {
+/// The functions with these prefixes that a header declares.
+pub fn declared<'a>(header: &'a str, prefixes: &[&str]) -> BTreeSet<&'a str> {
     let words = header.split(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != '(');
     let called = words.filter_map(|word| word.split_once('(')).map(|(name, _)| name);
-    called.filter(|name| name.starts_with(prefix)).collect()
+    called.filter(|name| prefixes.iter().any(|prefix| name.starts_with(prefix))).collect()
 }
 
 /// Compare the functions that a library of the release build exports with those that its header declares.
-pub fn compare(library: &str, header: &str, prefix: &str) -> Result<(), String> {
-    let declared = declared(header, prefix);
+pub fn compare(library: &str, header: &str, prefixes: &[&str]) -> Result<(), String> {
+    let declared = declared(header, prefixes);
     let library = target_dir().join("release").join(library);
     let out = std::process::Command::new("nm").args(["-D", "--defined-only"]).arg(&library).output();
     let out = out.map_err(|e| format!("nm: {e}"))?;

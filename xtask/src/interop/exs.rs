@@ -18,7 +18,7 @@ use super::{SINGLE_COPY_FORBIDDEN, at_once, run_beside};
 
 /// The limit of a program; the test itself gives up before.
 /// How the names of the library's functions begin.
-const PREFIX: &str = "exs_";
+const PREFIX: &[&str] = &["exs_"];
 const LIMIT: Duration = Duration::from_secs(130);
 
 pub(super) const PLAIN: &[&str] = &["-O2"];

@@ -19,7 +19,7 @@ use super::sandbox::{Sandbox, copy};
 use super::{MIGRATE, at_once, run_beside};
 
 /// How the names of the library's functions begin.
-const PREFIX: &str = "compat_";
+const PREFIX: &[&str] = &["compat_"];
 const LIMIT: Duration = Duration::from_secs(130);
 const FOLDER: &str = "crates/group-abi/tests/c";
 const INCLUDE: &str = "crates/group-abi/include";

@@ -79,8 +79,11 @@ impl Sandbox {
             copy(&release.join(file), &self.dir.join(file))
                 .map_err(|e| format!("{e} (cargo build --release makes it)"))?;
         }
-        for (built, name) in [("libsoftrnic_exs.so", "libexs.so"), ("libsoftrnic_hyperclient.so", "libhyperclient.so")]
-        {
+        for (built, name) in [
+            ("libsoftrnic_exs.so", "libexs.so"),
+            ("libsoftrnic_hyperclient.so", "libhyperclient.so"),
+            ("libsoftrnic_ddp.so", "libsoftrnic-ddp.so"),
+        ] {
             copy(&release.join(built), &self.dir.join(name))
                 .map_err(|e| format!("{e} (cargo build --release makes it)"))?;
         }

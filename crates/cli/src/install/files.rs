@@ -18,6 +18,9 @@ pub const EXS_MARK: &[u8] = b"softrnic: extended sockets";
 /// The bytes by which this project's libhyperclient.so is known (`crates/group-abi/src/lib.rs`).
 pub const HYPERCLIENT_MARK: &[u8] = b"softrnic: group operations";
 
+/// The bytes by which this project's libsoftrnic-ddp.so is known (`crates/ddp-abi/src/lib.rs`).
+pub const DDP_MARK: &[u8] = b"softrnic: direct data placement";
+
 /// Read a file.
 pub fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::out::say;
-use crate::{dv_manual, exs_manual, hyperclient_manual, locate};
+use crate::{ddp_manual, dv_manual, exs_manual, hyperclient_manual, locate};
 use files::Tree;
 
 /// Options of the command.
@@ -49,6 +49,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     }
     tree.check_mark(&format!("lib/{}", locate::EXS_LIBRARY), files::EXS_MARK)?;
     tree.check_mark(&format!("lib/{}", locate::HYPERCLIENT_LIBRARY), files::HYPERCLIENT_MARK)?;
+    tree.check_mark(&format!("lib/{}", locate::DDP_LIBRARY), files::DDP_MARK)?;
     let program = std::env::current_exe().map_err(|error| format!("cannot tell where this program is: {error}"))?;
     tree.program("bin/softrnic", &files::read(&program)?)?;
     tree.program(&format!("lib/{}", dropin::ENGINE), &engine)?;
@@ -73,6 +74,14 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
             tree.file("lib/pkgconfig/hyperclient.pc", texts::hyperclient_pkg_config().as_bytes())?;
         }
         Err(error) => say!("without {}: {error}", locate::HYPERCLIENT_LIBRARY),
+    }
+    match locate::ddp_library() {
+        Ok(path) => {
+            tree.program(&format!("lib/{}", locate::DDP_LIBRARY), &files::read(&path)?)?;
+            tree.file("include/softrnic/ddp.h", ddp_manual::HEADER.as_bytes())?;
+            tree.file("lib/pkgconfig/softrnic-ddp.pc", texts::ddp_pkg_config().as_bytes())?;
+        }
+        Err(error) => say!("without {}: {error}", locate::DDP_LIBRARY),
     }
     for which in [dropin::VERBS, dropin::RDMACM] {
         let host = host::find(which.soname, options.rdma_core.as_deref())?;

@@ -2,7 +2,7 @@
 
 use clap_complete::Shell;
 
-use crate::{dv_manual, exs_manual, hyperclient_manual, manual};
+use crate::{ddp_manual, dv_manual, exs_manual, hyperclient_manual, manual};
 
 /// The version of rdma-core's libraries whose functions these have at least; the version of a host's own library is
 /// better.
@@ -36,6 +36,11 @@ pub fn hyperclient_pkg_config() -> String {
     own_pkg_config("hyperclient", "group operations along a chain of replicas (HyperLoop)")
 }
 
+/// The pkg-config file of direct data placement.
+pub fn ddp_pkg_config() -> String {
+    own_pkg_config("softrnic-ddp", "direct data placement on TCP sockets (iWARP without verbs)")
+}
+
 /// The pkg-config file of a library with headers of its own.
 fn own_pkg_config(name: &str, about: &str) -> String {
     format!(
@@ -57,11 +62,13 @@ pub fn pages_and_completions() -> Result<Vec<(String, Vec<u8>)>, String> {
     let pages = manual::pages().map_err(|error| format!("cannot make the man pages: {error}"))?;
     let exs = exs_manual::pages().map_err(|error| format!("cannot make the man pages: {error}"))?;
     let hyperclient = hyperclient_manual::pages().map_err(|error| format!("cannot make the man pages: {error}"))?;
+    let ddp = ddp_manual::pages().map_err(|error| format!("cannot make the man pages: {error}"))?;
     let dv = dv_manual::pages().map_err(|error| format!("cannot make the man pages: {error}"))?;
     let mut files: Vec<(String, Vec<u8>)> = pages
         .into_iter()
         .chain(exs)
         .chain(hyperclient)
+        .chain(ddp)
         .chain(dv)
         .map(|page| (format!("share/man/man{}/{}", &page.file[page.file.len() - 1..], page.file), page.text))
         .collect();
