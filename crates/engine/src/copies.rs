@@ -45,6 +45,13 @@ impl<P: Env> Engine<P> {
         self.mem.local_spans(qp.init.pd, &qp.inflight[at].sges, offset, len, write, &mut self.spans).is_ok()
     }
 
+    /// True if `self.spans` is what [`Engine::gather`] would put there for all of an entry. For debug builds, which
+    /// check it where an entry's memory is not gathered again.
+    pub(crate) fn is_gathered(&self, qp: &Qp, at: usize, write: bool) -> bool {
+        let (e, mut spans) = (&qp.inflight[at], Vec::new());
+        self.mem.local_spans(qp.init.pd, &e.sges, 0, e.len, write, &mut spans).is_ok() && spans == self.spans
+    }
+
     /// True if peers map the memory of a request's next piece. The wire is asked about the first piece. The other
     /// pieces are taken to be alike.
     pub(crate) fn is_shared(&mut self, qp: &Qp, at: usize) -> bool {

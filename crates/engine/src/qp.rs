@@ -115,6 +115,11 @@ impl Inflight {
         self.first_psn.plus(self.psns.saturating_sub(1))
     }
 
+    /// SENDs and WRITEs: the packets carry the bytes of the list.
+    pub fn carries_data(&self) -> bool {
+        !self.is_read_like() && !matches!(self.opcode, Opcode::LocalInv | Opcode::BindMw) && !self.opcode.is_task()
+    }
+
     /// READs, atomics, FLUSH and ATOMIC WRITE use one of `max_rd_atomic`.
     pub fn is_read_like(&self) -> bool {
         matches!(
@@ -221,8 +226,8 @@ pub(crate) struct Qp {
 
 impl Qp {
     /// True if this request was posted behind several requests with completions that were not polled.
-    pub fn queues(&self, e: &Inflight) -> bool {
-        e.number.saturating_sub(self.sq.retired) >= QUEUE
+    pub fn queues(&self, number: u64) -> bool {
+        number.saturating_sub(self.sq.retired) >= QUEUE
     }
 
     /// Sequence numbers of a message of `len` bytes (IBTA vol. 1, 9.7.2: one per packet, at least one).

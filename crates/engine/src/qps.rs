@@ -49,6 +49,7 @@ impl Qps {
     }
 
     /// See [`Slab::put_back`].
+    #[inline]
     pub fn put_back(&mut self, id: QpId, qp: Box<Qp>) {
         self.0.put_back(id, qp);
     }

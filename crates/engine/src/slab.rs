@@ -84,6 +84,7 @@ impl<H: From<(u32, u32)> + Into<(u32, u32)> + Copy, T> Slab<H, T> {
     }
 
     /// Takes a lent object back.
+    #[inline]
     pub fn put_back(&mut self, handle: H, value: T) {
         let (index, _) = handle.into();
         self.places[index as usize].value = Some(value);

@@ -38,18 +38,22 @@ impl<P: Env> Engine<P> {
     }
 
     /// Makes the next packet of an entry. Its payload is in `bytes` and `spans`. The status of the request if its
-    /// memory is not there, or if its entry makes no sense.
+    /// memory is not there, or if its entry makes no sense. `gathered`: the entry's memory is in `spans` already.
     pub(super) fn make_packet(
         &mut self,
         qp: &mut Qp,
         at: usize,
         link: LinkId,
         caps: &LinkCaps,
+        gathered: bool,
         packet: &mut Packet,
     ) -> Result<Piece, WcStatus> {
-        self.spans.clear();
-        self.bytes.clear();
         let e = &qp.inflight[at];
+        let whole = gathered && !e.flags.contains(SendFlags::INLINE) && e.carries_data();
+        if !whole {
+            self.spans.clear();
+        }
+        self.bytes.clear();
         let piece = match (e.opcode, &e.body) {
             (Opcode::CmpAndSwp, &SendBody::Atomic { compare_add, swap, .. }) => {
                 (packet.op, packet.compare, packet.swap) = (PacketOp::CompareSwap, compare_add, swap);
@@ -72,7 +76,7 @@ impl<P: Env> Engine<P> {
             }
             (Opcode::CmpAndSwp | Opcode::FetchAndAdd | Opcode::Flush, _) => return Err(WcStatus::LocQpOpErr),
             (Opcode::RdmaRead, _) => self.read_request(qp, at, link, caps, packet)?,
-            _ => return self.data_packet(qp, at, link, caps, packet),
+            _ => return self.data_packet(qp, at, link, caps, whole, packet),
         };
         packet.flags |= SINGLE | if piece.by_ref { flag::BY_REF } else { 0 };
         Ok(piece)
@@ -121,13 +125,14 @@ impl<P: Env> Engine<P> {
         Ok(Piece { len: 0, by_ref })
     }
 
-    /// A packet of a SEND or WRITE.
+    /// A packet of a SEND or WRITE. `whole`: the memory of all of the message is in `spans`.
     fn data_packet(
         &mut self,
         qp: &mut Qp,
         at: usize,
         link: LinkId,
         caps: &LinkCaps,
+        whole: bool,
         packet: &mut Packet,
     ) -> Result<Piece, WcStatus> {
         let e = &qp.inflight[at];
@@ -142,6 +147,8 @@ impl<P: Env> Engine<P> {
         if qp.init.qp_type == QpType::XrcIni {
             packet.swap = u64::from(e.srqn);
         }
+        // Whether a message goes by reference is asked of its memory, in `spans`.
+        let kept = caps.single_copy.is_none_or(|copies| rest <= copies.shared_above);
         let single_copy = caps.single_copy.is_some_and(|copies| self.goes_by_ref(qp, at, link, &copies));
         if !single_copy && !inline && qp.init.qp_type.is_reliable() && qp.inflight[at].carrier == Carrier::Free {
             qp.inflight[at].carrier = Carrier::Mixed;
@@ -152,6 +159,8 @@ impl<P: Env> Engine<P> {
         if inline {
             self.bytes.resize(piece.len as usize, 0);
             qp.sq.inline_bytes(qp.inflight[at].number, offset, &mut self.bytes);
+        } else if whole && kept && piece.len == qp.inflight[at].len {
+            debug_assert!(self.is_gathered(qp, at, false));
         } else if !self.gather(qp, at, offset, piece.len, false) {
             return Err(WcStatus::LocProtErr);
         }

@@ -29,6 +29,11 @@ const LONGEST_REST: u32 = 6;
 /// The link has no room: the rest waits until it has.
 pub(crate) struct NoRoom;
 
+/// True for requests that no packet carries: they are executed when they are fetched.
+fn is_local(opcode: Opcode) -> bool {
+    matches!(opcode, Opcode::LocalInv | Opcode::BindMw) || opcode.is_task()
+}
+
 /// Whether another entry may be fetched.
 enum Fetched {
     Yes,
@@ -54,15 +59,16 @@ impl<P: Env> Engine<P> {
         loop {
             while qp.cursor < qp.inflight.len() {
                 let gathered = std::mem::take(&mut gathered);
-                if qp.inflight[qp.cursor].one_sided && !qp.inflight[qp.cursor].out && !self.one_sided_next(qp, gathered)
-                {
+                let one_sided = qp.inflight[qp.cursor].one_sided && !qp.inflight[qp.cursor].out;
+                if one_sided && !self.one_sided_next(qp, gathered) {
                     return Ok(()); // the request goes on under the next hold of the lock
                 }
                 if !qp.inflight[qp.cursor].out {
                     if qp.init.qp_type == QpType::Ud {
                         self.send_datagram(qp, qp.cursor, now)?;
                     } else {
-                        self.send_entry(qp, now)?;
+                        // A piece that could not be executed here has left its own memory in `self.spans`.
+                        self.send_entry(qp, gathered && !one_sided, now)?;
                         if !qp.inflight[qp.cursor].out {
                             return Ok(()); // its turn is over, the rest of the message follows
                         }
@@ -133,20 +139,32 @@ impl<P: Env> Engine<P> {
             qp.halted = true;
             return Fetched::Yes;
         };
-        let len = wqe.len();
-        let mut entry = Inflight::new(number, wqe, qp.rc.next_psn, len.min(u64::from(u32::MAX)) as u32, now);
-        entry.queued = qp.queues(&entry);
-        match self.admit(qp, &mut entry, len) {
+        let (len, at) = (wqe.len(), qp.inflight.len());
+        let (local, first_psn) = (is_local(wqe.opcode), qp.rc.next_psn);
+        let make = |wqe| Inflight::new(number, wqe, first_psn, len.min(u64::from(u32::MAX)) as u32, now);
+        let admitted = if local {
+            let mut entry = make(wqe);
+            let admitted = self.admit(qp, &mut entry, len);
+            qp.inflight.push_back(entry);
+            admitted
+        } else {
+            qp.inflight.push_back(make(wqe)); // made in its place: it is not moved
+            self.check_entry(qp, &qp.inflight[at], len)
+        };
+        qp.inflight[at].queued = qp.queues(number);
+        match admitted {
             // The request takes no sequence number: for the peer's queue pair, nothing has come.
-            Ok(()) if self.may_go_one_sided(qp, &entry) => (entry.psns, entry.one_sided) = (0, true),
-            Ok(()) => Self::number(qp, &mut entry),
+            Ok(()) if self.may_go_one_sided(qp, at) => {
+                let e = &mut qp.inflight[at];
+                (e.psns, e.one_sided) = (0, true);
+            }
+            Ok(()) => Self::number(qp, at),
             Err(status) => {
-                entry.error = Some(status);
-                entry.out = true;
+                let e = &mut qp.inflight[at];
+                (e.error, e.out) = (Some(status), true);
                 qp.halted = true;
             }
         }
-        qp.inflight.push_back(entry);
         Fetched::Yes
     }
 
@@ -187,31 +205,29 @@ impl<P: Env> Engine<P> {
 
     /// Checks a fetched request, and executes it if it is local.
     pub(crate) fn admit(&mut self, qp: &mut Qp, e: &mut Inflight, len: u64) -> Result<(), WcStatus> {
+        if !is_local(e.opcode) || !crate::wq::post::legal(qp.init.qp_type, e.opcode) {
+            return self.check_entry(qp, e, len);
+        }
+        (e.out, e.done) = (true, true);
+        if e.opcode.is_task() {
+            return if self.execute_task(qp, e) { Ok(()) } else { Err(WcStatus::LocQpOpErr) };
+        }
+        self.env.wait_for_late_writers();
+        if e.opcode == Opcode::LocalInv {
+            return self.mem.invalidate(qp.id, RKey(e.imm)).map_err(|()| WcStatus::MwBindErr);
+        }
+        let SendBody::BindMw { mw, rkey, mr, addr, length, access } = e.body else {
+            (e.out, e.done) = (false, false);
+            return Err(WcStatus::LocQpOpErr);
+        };
+        self.mem.bind(qp.id, qp.init.pd, mw, rkey, mr, addr, length, access).map_err(|()| WcStatus::MwBindErr)
+    }
+
+    /// Checks a fetched request that is to be sent. Then its memory is in `self.spans`, unless its data are inline.
+    #[inline]
+    fn check_entry(&mut self, qp: &Qp, e: &Inflight, len: u64) -> Result<(), WcStatus> {
         if !crate::wq::post::legal(qp.init.qp_type, e.opcode) {
             return Err(WcStatus::LocQpOpErr);
-        }
-        match e.opcode {
-            Opcode::Nop | Opcode::Wait | Opcode::SendEn | Opcode::RecvEn => {
-                (e.out, e.done) = (true, true);
-                return if self.execute_task(qp, e) { Ok(()) } else { Err(WcStatus::LocQpOpErr) };
-            }
-            Opcode::LocalInv => {
-                (e.out, e.done) = (true, true);
-                self.env.wait_for_late_writers();
-                return self.mem.invalidate(qp.id, RKey(e.imm)).map_err(|()| WcStatus::MwBindErr);
-            }
-            Opcode::BindMw => {
-                let SendBody::BindMw { mw, rkey, mr, addr, length, access } = e.body else {
-                    return Err(WcStatus::LocQpOpErr);
-                };
-                (e.out, e.done) = (true, true);
-                self.env.wait_for_late_writers();
-                return self
-                    .mem
-                    .bind(qp.id, qp.init.pd, mw, rkey, mr, addr, length, access)
-                    .map_err(|()| WcStatus::MwBindErr);
-            }
-            _ => {}
         }
         if e.is_read_like() && qp.attr.max_rd_atomic == 0 {
             return Err(WcStatus::LocQpOpErr); // C9-... no initiator resources: it could never begin
@@ -243,24 +259,23 @@ impl<P: Env> Engine<P> {
     }
 
     /// Gives a request that will be sent its sequence numbers.
-    pub(crate) fn number(qp: &mut Qp, e: &mut Inflight) {
-        e.psns = match e.opcode {
-            Opcode::LocalInv | Opcode::BindMw => 0,
-            _ if e.opcode.is_task() => 0,
+    pub(crate) fn number(qp: &mut Qp, at: usize) {
+        let (e, next) = (&qp.inflight[at], qp.rc.next_psn);
+        let psns = match e.opcode {
+            _ if is_local(e.opcode) => 0,
             Opcode::CmpAndSwp | Opcode::FetchAndAdd | Opcode::AtomicWrite | Opcode::Flush => 1,
             _ if qp.init.qp_type == QpType::Ud => 1,
             _ => qp.psns(e.len - e.executed),
         };
-        e.first_psn = qp.rc.next_psn;
-        qp.rc.next_psn = qp.rc.next_psn.plus(e.psns);
-        if e.is_read_like() {
-            qp.rc.reads_out += 1;
-        }
+        qp.rc.reads_out += u32::from(e.is_read_like());
+        qp.rc.next_psn = next.plus(psns);
+        let e = &mut qp.inflight[at];
+        (e.first_psn, e.psns) = (next, psns);
     }
 
     /// Sends the packets of the entry at the cursor, from where the last turn stopped: all that are left, unless others
-    /// have their turn meanwhile.
-    fn send_entry(&mut self, qp: &mut Qp, now: Nanos) -> Result<(), NoRoom> {
+    /// have their turn meanwhile. `gathered`: as [`Engine::one_sided_next`] has it.
+    fn send_entry(&mut self, qp: &mut Qp, mut gathered: bool, now: Nanos) -> Result<(), NoRoom> {
         self.find_link(qp);
         let at = qp.cursor;
         let Some(link) = qp.link else {
@@ -273,7 +288,8 @@ impl<P: Env> Engine<P> {
         debug_assert!(caps.single_copy.is_none() || self.env.is_same_host(link), "copies need one host");
         loop {
             let mut packet = self.first_of(qp, at);
-            let piece = match self.make_packet(qp, at, link, &caps, &mut packet) {
+            let gathered = std::mem::take(&mut gathered);
+            let piece = match self.make_packet(qp, at, link, &caps, gathered, &mut packet) {
                 Ok(piece) => piece,
                 Err(status) => {
                     self.fail_entry(qp, at, status);

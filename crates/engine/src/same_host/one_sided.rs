@@ -39,8 +39,9 @@ impl<P: Env> Engine<P> {
         self.is_in_pieces
     }
 
-    /// True if a request may be executed here, as far as our side goes. The request has been admitted before.
-    pub(crate) fn may_go_one_sided(&mut self, qp: &Qp, e: &Inflight) -> bool {
+    /// True if the last request may be executed here, as far as our side goes. The request has been admitted before.
+    pub(crate) fn may_go_one_sided(&mut self, qp: &Qp, at: usize) -> bool {
+        let e = &qp.inflight[at];
         let Some((op, ..)) = operation(e.opcode, &e.body).filter(|_| e.len > 0) else { return false };
         let Some(link) = qp.link else { return false };
         if matches!(op, OneSidedOp::Atomic(_)) && !self.env.maps_peer(link) {
@@ -51,7 +52,7 @@ impl<P: Env> Engine<P> {
             QpType::Uc => !qp.unreliable.astray && self.env.may_follow(link, qp.rc.sent_mark, e.queued),
             _ => false,
         };
-        in_order && qp.inflight.iter().all(|e| e.done && e.error.is_none())
+        in_order && qp.inflight.iter().take(at).all(|e| e.done && e.error.is_none())
     }
 
     /// Executes the request at the cursor here, as much of it as this hold of the lock has room for. False if the
@@ -71,17 +72,17 @@ impl<P: Env> Engine<P> {
         if inline {
             self.spans.clear();
         }
+        debug_assert!(inline || !whole || self.is_gathered(qp, at, reads));
         // The program may have taken its memory back since the last piece.
         if !inline && !whole && !self.gather(qp, at, qp.inflight[at].executed, len, reads) {
             self.fail_entry(qp, at, WcStatus::LocProtErr);
             return true;
         }
         let Some(executed) = self.one_sided(qp, len) else {
-            let mut e = std::mem::take(&mut qp.inflight[at]);
+            let e = &mut qp.inflight[at];
             e.one_sided = false;
             *(if e.is_read_like() { &mut e.received } else { &mut e.sent }) = e.executed;
-            Self::number(qp, &mut e);
-            qp.inflight[at] = e;
+            Self::number(qp, at);
             return true;
         };
         let e = &mut qp.inflight[at];

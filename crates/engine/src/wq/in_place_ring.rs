@@ -99,7 +99,8 @@ impl<T: Default> InPlaceRing<T> {
         self.places.resize_with(at + 1, T::default);
     }
 
-    /// Adds an entry at the end.
+    /// Adds an entry at the end; inlined, so that the entry is made in its place.
+    #[inline(always)]
     pub fn push_back(&mut self, value: T) {
         if self.is_full() {
             self.unwrap_around();
