@@ -127,7 +127,7 @@ The memory must stay until the registration or the connection ends. A message of
 the connection.",
         errors: &[
             ("EFAULT", "the place of the tag is null; the buffer is null, and has bytes"),
-            ("EINVAL", "no such socket, or no such tag; a mode that is none; a buffer that ends beyond the address space"),
+            ("EINVAL", "no such socket, or no such tag; a mode that is none; a buffer beyond the address space"),
             SOCKET,
         ],
     },
@@ -145,7 +145,7 @@ fails.",
 ];
 
 const DESCRIPTION: &str = "\
-libsoftrnic-ddp.so places the bytes of messages on TCP sockets where a buffer says, without verbs and without a device: \
+libsoftrnic-ddp.so places the bytes of messages on TCP sockets where a buffer says, without verbs, with no device: \
 it speaks MPA, DDP and RDMAP (RFC 5044, 5041, 5040), so the peer may be any iWARP. The calls are those of the DDP and \
 RDMA programming interfaces for direct data placement over TCP; names that librdmacm has for itself begin with \
 softrnic_.
