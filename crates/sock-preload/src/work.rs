@@ -353,8 +353,8 @@ impl Use {
     pub fn wait(&self, for_reading: bool, until: Option<u64>) -> Result<bool, i32> {
         let end = self.end();
         if for_reading && end.receives_by_ring() {
-            let written = end.incoming.written();
-            if spin::look(|| end.incoming.written() != written || end.needs_service()) {
+            // Bytes may have come since the caller has looked.
+            if spin::look(|| end.unread() > 0 || end.needs_service()) {
                 self.serve();
                 return Ok(true);
             }
