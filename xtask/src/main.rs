@@ -39,6 +39,7 @@ cargo xtask sock-programs         random programs of socket calls on TCP and wit
 --seed S
 cargo xtask taps-cost             no test: what captures and faults cost who does not use them; minutes, on a quiet \
 machine
+cargo xtask sock-speed            no test: softrnic sock beside plain TCP, in turns; minutes, or two with --quick
 cargo xtask iwarp-speed           no test: softiw0 beside plain TCP, in turns; minutes, on a quiet machine
 
 Options:
@@ -49,6 +50,7 @@ Options:
   --seed S        of sock-programs: the first one's seed
   --minutes N     the whole of `test` may take that long; at the end, what has not run has failed. 75 if not given
   --busy          two runnable threads per core in the background; programs may take longer
+  --page FILE     of sock-speed: write the page of figures
   --bless         write docs/conformance.md (docs/faults.md) instead of comparing it
 
 Logs of every program are kept in target/interop/logs. The last line is `N passed, N failed, N skipped`.";
@@ -64,6 +66,7 @@ pub struct Options {
     minutes: Option<u64>,
     programs: Option<u64>,
     seed: Option<u64>,
+    page: Option<String>,
 }
 
 /// How long all suites together may take, in minutes, without `--minutes`. They should take half an hour on two cores;
@@ -98,6 +101,7 @@ fn main() -> ExitCode {
             "--no-setup" => options.no_setup = true,
             "--bless" => options.bless = true,
             "--busy" => options.busy = true,
+            "--page" => options.page = args.next(),
             "--filter" => options.filter = args.next(),
             "--programs" | "--seed" => match (arg.as_str(), args.next().and_then(|n| n.parse().ok())) {
                 ("--seed", Some(seed)) => options.seed = Some(seed),
@@ -143,6 +147,13 @@ fn main() -> ExitCode {
             }
         },
         ["iwarp-speed"] => match interop::iwarp_speed::measure() {
+            Ok(met) => ExitCode::from(u8::from(!met)),
+            Err(e) => {
+                eprintln!("{e}");
+                ExitCode::FAILURE
+            }
+        },
+        ["sock-speed"] => match interop::sock_speed::measure(options.quick, options.minutes, options.page.as_deref()) {
             Ok(met) => ExitCode::from(u8::from(!met)),
             Err(e) => {
                 eprintln!("{e}");

@@ -31,7 +31,7 @@ static LOCK: AtomicU32 = AtomicU32::new(0);
 pub fn advance(fd: i32) {
     match table::tag(fd) {
         Tag::Fresh(count) if count < FEW => drop(table::change_tag(fd, Tag::Fresh(count), Tag::Fresh(count + 1))),
-        Tag::Fresh(_) | Tag::Waiting(_) if !process::is_own() => {}
+        Tag::Fresh(_) if !process::is_own() => {}
         Tag::Fresh(count) if holders::is_shared(fd) && !is_time_for_holders(fd, count) => {}
         Tag::Fresh(_) => locked(
             &LOCK,
@@ -44,7 +44,8 @@ pub fn advance(fd: i32) {
         ),
         Tag::Waiting(number) => {
             let calls = table::slot(number).calls.fetch_add(1, Ordering::Relaxed);
-            if calls < 16 || calls.is_power_of_two() {
+            // A plain peer never comes: a call must cost no system call more than with TCP.
+            if (calls < 16 || calls.is_power_of_two()) && process::is_own() {
                 locked(
                     &LOCK,
                     || {},

@@ -27,6 +27,7 @@ mod sandbox;
 mod sanitized;
 pub mod siw;
 mod sock;
+pub mod sock_speed;
 mod ucx;
 
 use std::path::{Path, PathBuf};
