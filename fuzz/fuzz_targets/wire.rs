@@ -44,6 +44,7 @@ fn headers(input: &[u8]) {
         ipv4,
         ipv6,
         udp,
+        tcp,
         mad,
         mad::cm::path,
         mad::cm::ip_addressing,

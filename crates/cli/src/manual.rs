@@ -73,6 +73,9 @@ others), slow at all packets, rnr at messages that come.
   rnr             a message that comes for a reliable queue pair finds no receive posted
   qp-error        the packet is lost and its queue pair breaks (IBV_EVENT_QP_FATAL)
   link-kill       nothing passes any more between the process and the one that the packet is for
+  reset           softiw0: the TCP connection is reset (RST) in place of the FPDU
+  stall           softiw0: from the FPDU on, the TCP connection is neither written nor read
+  half-close      softiw0: this side's direction of the connection ends (FIN) in place of the FPDU
   errno           a call fails with errno, and does nothing; ibv_post_send is every posting of send
                   requests, by ibv_wr_complete too
   device-fatal    the device breaks: IBV_EVENT_DEVICE_FATAL, all that is posted is flushed, and
@@ -103,16 +106,22 @@ Which, and how:
   side=tx|rx      packets that go (tx), or packets that come (rx)
   qp=QPN          packets of this queue pair of the process
   t=T, by=N       see above; times are numbers with ns, us, ms or s
-  for=T           how long rnr, link-kill and port-down last; for ever without it, rnr for one try
+  for=T           how long rnr, link-kill, port-down and stall last; for ever without it, rnr for
+                  one try
   call=NAME       the function: ibv_reg_mr, ibv_post_send, rdma_connect; ibv_create_* for all such
   errno=NAME      what it fails with: ENOMEM, or a number
 
-delay, slow, reorder and rnr have no side. errno has call and errno only, beside those that say when.
+delay, slow, reorder, rnr, reset, stall and half-close have no side. errno has call and errno only, beside \
+those that say when.
 
 corrupt shows a program what bad memory would do to it, for there is no checksum between processes of one host. With \
 any fault but errno, peers execute no RDMA by themselves on the process's memory, and with corrupt no data are copied \
 directly, so that all pass where faults can reach them. The messages by which rdma_cm makes and ends connections are \
-not touched.",
+not touched.
+
+With --device iwarp a packet is an FPDU that the process sends, of up to 64 KiB; WRITEs of no bytes do not count. \
+reset, stall, half-close, corrupt, delay, slow and qp-error strike; what is late holds up all behind it. The others \
+of packets do nothing: TCP would repair them. The CRC finds what corrupt changes (SOFTRNIC_MPA_CRC).",
     },
     Section {
         command: "run",
@@ -124,7 +133,8 @@ not touched.",
     Section {
         command: "run",
         title: "Captures",
-        text: "--pcap FILE shows every packet as RoCEv2 would carry it: messages in packets of the path MTU with \
+        text: "--pcap FILE shows every packet as RoCEv2 would carry it, or, with --device iwarp, as TCP does: \
+messages in packets of the path MTU with \
 their sequence numbers, acknowledgements and NAKs as they happened. Wireshark and tshark read the file, at any moment.
 
 A program and those that it starts write to one file. So do programs that are started by other softrnic run commands \

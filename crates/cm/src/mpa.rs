@@ -183,7 +183,11 @@ impl Manager {
         let Side::Asking(initiator) = &mut starting.side else { return };
         let mut bytes = tcp::room();
         let answer = match tcp::read(&starting.socket, &mut bytes) {
-            Read::Bytes(n) => initiator.input(bytes.get(..n).unwrap_or_default()),
+            Read::Bytes(n) => {
+                let bytes = bytes.get(..n).unwrap_or_default();
+                self.nic.tap_hears(&mut starting.tap, bytes);
+                initiator.input(bytes)
+            }
             Read::Nothing => return,
             Read::Closed(errno) => return self.start_failed(key, errno),
         };
@@ -206,7 +210,7 @@ impl Manager {
         let Some(id) = starting.id else { return };
         let Some(mpa) = self.ids.get_mut(&id).and_then(|entry| entry.mpa.as_mut()) else { return };
         mpa.starting = None;
-        match self.nic.attach_stream(mpa.local.qpn, starting.socket, agreed, &[]) {
+        match self.nic.attach_stream(mpa.local.qpn, starting.socket, agreed, &[], starting.tap) {
             Ok(stream) => {
                 (mpa.state, mpa.stream) = (State::Established, Some(stream));
                 let depth = |n: u16| n.min(u8::MAX.into()) as u8;
@@ -226,7 +230,14 @@ impl Manager {
         let listener = *listener;
         let mut bytes = tcp::room();
         let asked = match tcp::read(&starting.socket, &mut bytes) {
-            Read::Bytes(n) => responder.input(bytes.get(..n).unwrap_or_default()),
+            Read::Bytes(n) => {
+                let bytes = bytes.get(..n).unwrap_or_default();
+                if starting.tap.is_none() {
+                    starting.tap = self.nic.tap_stream((starting.local, starting.peer), false);
+                }
+                self.nic.tap_hears(&mut starting.tap, bytes);
+                responder.input(bytes)
+            }
             Read::Nothing => return,
             Read::Closed(_) => return drop(self.take_starting(key)),
         };
@@ -284,7 +295,7 @@ impl Manager {
         let agreed = accept(&mut responder, ird, ord, &params.data)?;
         let (local, _) = half(params, 0);
         // The reply goes out in front of all else over the connection.
-        let stream = self.nic.attach_stream(local.qpn, starting.socket, &agreed, responder.output())?;
+        let stream = self.nic.attach_stream(local.qpn, starting.socket, &agreed, responder.output(), starting.tap)?;
         self.tcp.by_stream.insert(stream, id);
         if let Some(mpa) = self.ids.get_mut(&id).and_then(|entry| entry.mpa.as_mut()) {
             (mpa.local, mpa.state, mpa.stream) = (local, State::Established, Some(stream));
@@ -299,9 +310,10 @@ impl Manager {
             return Err(Errno::EINVAL);
         };
         mpa.state = State::Closed;
-        let Some(starting) = mpa.starting.take().and_then(|key| self.take_starting(key)) else { return Ok(()) };
+        let Some(mut starting) = mpa.starting.take().and_then(|key| self.take_starting(key)) else { return Ok(()) };
         let Side::Asked(mut responder) = starting.side else { return Ok(()) };
         responder.reject(data).map_err(|_| Errno::EINVAL)?;
+        self.nic.tap_says(&mut starting.tap, responder.output());
         let _ = tcp::send(&starting.socket, responder.output());
         Ok(())
     }
@@ -357,10 +369,11 @@ impl Manager {
     /// End the connection of an id that goes.
     pub(crate) fn leave_mpa(&mut self, id: IdKey) {
         let Some(mpa) = self.ids.get_mut(&id).and_then(|entry| entry.mpa.take()) else { return };
-        if let Some(starting) = mpa.starting.and_then(|key| self.take_starting(key))
+        if let Some(mut starting) = mpa.starting.and_then(|key| self.take_starting(key))
             && let Side::Asked(mut responder) = starting.side
             && responder.reject(&[]).is_ok()
         {
+            self.nic.tap_says(&mut starting.tap, responder.output());
             let _ = tcp::send(&starting.socket, responder.output());
         }
         if let Some(stream) = mpa.stream {

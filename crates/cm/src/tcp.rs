@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 
 use iwarp::mpa::{Initiator, Responder};
 use memory::fds::TrackedFd;
+use nic::StreamTap;
 use rustix::event::epoll::{self, EventFlags};
 use rustix::fd::AsFd;
 use rustix::io::Errno as Os;
@@ -54,6 +55,8 @@ pub(crate) struct Starting {
     pub peer: SocketAddr,
     /// When it is given up.
     until: u64,
+    /// For a capture, or faults.
+    pub tap: Option<Box<StreamTap>>,
 }
 
 /// All connections that are being made, and those that ids have.
@@ -176,7 +179,7 @@ impl State {
         let ready = if matches!(side, Side::Connecting(_)) { EventFlags::OUT } else { EventFlags::IN };
         let epoll = self.epoll.as_ref().ok_or(Errno::EIO)?;
         epoll::add(epoll.as_fd(), &socket, Token::Tcp(key).pack(), ready).map_err(errno)?;
-        self.tcp.starting.insert(key, Starting { socket, side, id, local, peer, until: u64::MAX });
+        self.tcp.starting.insert(key, Starting { socket, side, id, local, peer, until: u64::MAX, tap: None });
         self.give_up_at(key, until);
         Ok(key)
     }
@@ -262,6 +265,8 @@ impl State {
             starting.local = local;
         }
         let Side::Connecting(initiator) = &mut starting.side else { return };
+        starting.tap = self.nic.tap_stream((starting.local, starting.peer), true);
+        self.nic.tap_says(&mut starting.tap, initiator.output());
         if let Err(e) = send(&starting.socket, initiator.output()) {
             return self.start_failed(key, e);
         }

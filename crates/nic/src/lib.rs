@@ -23,6 +23,7 @@ mod migrate;
 mod progress;
 mod signal;
 mod streams;
+mod tapped_streams;
 mod thread;
 mod verbs_calls;
 
@@ -41,6 +42,7 @@ pub use core::{Core, Guard};
 pub use engine::{CqOpts, Managed, ManagedQueue, MrInfo, MwKind, QueueRules, QueueState, Side, array_bytes};
 /// For sections of the C interface that mostly one thread enters.
 pub use memory::biased::RawBiased;
+pub use taps::StreamTap;
 pub use taps::fault::calls::Fails;
 pub use taps::fault::spec::DeviceFault;
 pub use thread::spawn;
@@ -153,6 +155,8 @@ impl Nic {
         let is_iwarp = settings.device == Device::Iwarp;
         if is_iwarp {
             engine.set_iwarp();
+            let copied = engine.env().taps_streams();
+            engine.set_streams_copied(copied);
         }
         let ends = if is_iwarp { Some(Arc::new(streams::Ends::new()?)) } else { None };
         let mut core = Core::new(engine);

@@ -18,12 +18,14 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno as Os;
 use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use taps::StreamTap;
 
 use crate::core::Core;
+use crate::tapped_streams::Tapping;
 use crate::{Nic, errno};
 
 /// Bytes that one call reads or writes at most.
-const CHUNK: usize = 256 << 10;
+pub(crate) const CHUNK: usize = 256 << 10;
 /// Bytes of FPDUs. Longer ones than TCP's segments cost fewer calls, and every receiver has to take them: their length
 /// field says what it can.
 const FPDU: usize = u16::MAX as usize;
@@ -37,10 +39,10 @@ const BEHIND: usize = 32;
 /// Bytes read at the start of an FPDU that is probably large: they are copied.
 const AHEAD: usize = 4096;
 /// Calls that write to one connection in a row while it takes all.
-const WRITES: u32 = 4;
+pub(crate) const WRITES: u32 = 4;
 /// The shortest time, in nanoseconds, between two questions of a program that polls whether TCP has room: a lot of
 /// small sends would take more time than one of what has room then.
-const ROOM_PAUSE: u64 = 30_000;
+pub(crate) const ROOM_PAUSE: u64 = 30_000;
 /// How long requests may take that were posted before the program ended the connection, in nanoseconds.
 const CLOSE_PATIENCE: u64 = 5_000_000_000;
 /// How long an initiator holds back its first bytes behind the responder's reply, in nanoseconds. Linux's siw looks for
@@ -54,10 +56,10 @@ const NUDGES: [u64; 4] = [20_000_000, 100_000_000, 500_000_000, 2_000_000_000];
 const LINGER: u64 = 2_000_000_000;
 
 /// One connection.
-struct Conn {
-    socket: TrackedFd,
+pub(crate) struct Conn {
+    pub(crate) socket: TrackedFd,
     /// Its queue pair; `None` once the connection is over and only its last bytes are on their way.
-    qp: Option<QpId>,
+    pub(crate) qp: Option<QpId>,
     /// Bytes that are to be sent before FIN, when the queue pair is gone.
     tail: Vec<u8>,
     /// FIN has been sent.
@@ -65,8 +67,8 @@ struct Conn {
     /// The socket's epoll entry asks for room.
     wants_room: bool,
     /// TCP had no room, and is not asked before this time, or before epoll tells of room.
-    full: bool,
-    again: u64,
+    pub(crate) full: bool,
+    pub(crate) again: u64,
     /// When the connection is given up; `u64::MAX`: never.
     until: u64,
     /// When the first bytes may be sent, then when the next nudge is due; 0: neither is to come.
@@ -76,12 +78,14 @@ struct Conn {
     nudges: usize,
     /// The last FPDU was one that is worth reading straight to its place.
     large: bool,
+    /// Captures and faults.
+    pub(crate) taps: Option<Box<Tapping>>,
 }
 
 /// The connections of an adapter.
 #[derive(Default)]
 pub(crate) struct Streams {
-    conns: BTreeMap<u64, Conn>,
+    pub(crate) conns: BTreeMap<u64, Conn>,
     /// By [`name`] of the queue pair.
     by_qp: BTreeMap<u64, u64>,
     last: u64,
@@ -134,20 +138,31 @@ impl Streams {
             begun: true,
             nudges: 0,
             large: false,
+            taps: None,
         };
         self.conns.insert(self.last, conn);
         Ok(self.last)
     }
 
     /// Closes a connection.
-    fn remove(&mut self, key: u64) {
+    pub(crate) fn remove(&mut self, key: u64) {
         if let (Some(epoll), Some(conn)) = (&self.epoll, self.conns.remove(&key)) {
             // Closing alone does not remove the socket from epoll if a forked child still has the descriptor.
             let _ = epoll::delete(epoll.as_fd(), &conn.socket);
         }
     }
 
-    fn want_room(&mut self, key: u64, want: bool) {
+    /// Stop to wait for the socket, or go on.
+    pub(crate) fn watch(&mut self, key: u64, watched: bool) {
+        let (Some(epoll), Some(conn)) = (&self.epoll, self.conns.get_mut(&key)) else { return };
+        conn.wants_room = false;
+        let _ = match watched {
+            true => epoll::add(epoll.as_fd(), &conn.socket, EventData::new_u64(key), EventFlags::IN),
+            false => epoll::delete(epoll.as_fd(), &conn.socket),
+        };
+    }
+
+    pub(crate) fn want_room(&mut self, key: u64, want: bool) {
         let (Some(epoll), Some(conn)) = (&self.epoll, self.conns.get_mut(&key)) else { return };
         if conn.wants_room != want {
             conn.wants_room = want;
@@ -156,10 +171,15 @@ impl Streams {
         }
     }
 
+    /// Look after the connections at this time.
+    pub(crate) fn look_at(&mut self, at: u64) {
+        self.deadline = self.deadline.min(at);
+    }
+
     fn give_up_at(&mut self, key: u64, at: u64) {
         if let Some(conn) = self.conns.get_mut(&key) {
             conn.until = at;
-            self.deadline = self.deadline.min(at);
+            self.look_at(at);
         }
     }
 }
@@ -188,7 +208,7 @@ impl Ends {
 }
 
 /// The result of a call on a socket.
-enum Moved {
+pub(crate) enum Moved {
     Bytes(usize),
     Nothing,
     /// Memory of the program is not there.
@@ -206,7 +226,7 @@ fn moved(result: rustix::io::Result<usize>) -> Moved {
     }
 }
 
-fn send(socket: &TrackedFd, bytes: &[u8]) -> Moved {
+pub(crate) fn send(socket: &TrackedFd, bytes: &[u8]) -> Moved {
     let bytes = bytes.get(..bytes.len().min(CHUNK)).unwrap_or_default();
     moved(rustix::net::send(socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL))
 }
@@ -244,6 +264,9 @@ impl Core {
     /// Serves one connection.
     fn serve(&mut self, key: u64, read: bool, write: bool, now: u64) {
         let Some(conn) = self.streams.conns.get_mut(&key) else { return };
+        if conn.taps.as_ref().is_some_and(|taps| taps.is_stalled(now)) {
+            return;
+        }
         let Some(qp) = conn.qp else {
             return self.end_stream(key, read);
         };
@@ -276,6 +299,9 @@ impl Core {
             let behind = bounce.get_mut(..room).unwrap_or_default();
             let result = tcp::receive(&conn.socket, spans, behind);
             let asked = result.map_or(0, |moved| moved.asked);
+            if let Some(taps) = &mut conn.taps {
+                taps.heard(self.engine.env_mut(), result.map(|moved| moved.bytes), behind);
+            }
             match moved(result.map(|moved| moved.bytes)) {
                 Moved::Bytes(n) if direct > 0 => {
                     let placed = n.min(direct);
@@ -320,6 +346,9 @@ impl Core {
         if conn.full || !conn.begun {
             return;
         }
+        if conn.taps.is_some() {
+            return self.write_tapped(key, qp, now);
+        }
         for _ in 0..WRITES {
             let Some(output) = self.engine.stream_output(qp, CHUNK, now) else {
                 return self.streams.want_room(key, false);
@@ -349,7 +378,11 @@ impl Core {
         let tail = self.engine.detach_stream(qp, now);
         self.streams.by_qp.remove(&name(qp));
         if let Some(conn) = self.streams.conns.get_mut(&key) {
-            (conn.qp, conn.tail) = (None, tail);
+            conn.qp = None;
+            match &mut conn.taps {
+                Some(taps) => taps.say(self.engine.env_mut(), tail),
+                None => conn.tail = tail,
+            }
         }
         if let Some(ends) = &self.ends {
             ends.add(key);
@@ -361,7 +394,10 @@ impl Core {
 
     /// Goes on with a connection that is over: sends its last bytes and FIN, reads what the peer still sends, and
     /// closes it when the peer has done so.
-    fn end_stream(&mut self, key: u64, read: bool) {
+    pub(crate) fn end_stream(&mut self, key: u64, read: bool) {
+        if self.end_tapped(key) {
+            return;
+        }
         let Some(conn) = self.streams.conns.get_mut(&key) else { return };
         if !conn.tail.is_empty() {
             match send(&conn.socket, &conn.tail) {
@@ -372,6 +408,9 @@ impl Core {
         }
         let wants_room = !conn.tail.is_empty();
         if !wants_room && !std::mem::replace(&mut conn.finished, true) {
+            if let Some(taps) = &mut conn.taps {
+                taps.hangs_up(self.engine.env_mut());
+            }
             let _ = rustix::net::shutdown(&conn.socket, Shutdown::Write);
         }
         self.streams.want_room(key, wants_room);
@@ -380,8 +419,11 @@ impl Core {
         }
         let mut bounce = std::mem::take(&mut self.streams.bounce);
         let mut is_over = false;
-        if let Some(conn) = self.streams.conns.get(&key) {
+        if let Some(conn) = self.streams.conns.get_mut(&key) {
             let result = rustix::net::recv(&conn.socket, &mut bounce[..], RecvFlags::DONTWAIT).map(|(n, _)| n);
+            if let Some(taps) = &mut conn.taps {
+                taps.heard(self.engine.env_mut(), result, &bounce);
+            }
             is_over = matches!(moved(result), Moved::Over);
         }
         self.streams.bounce = bounce;
@@ -407,6 +449,7 @@ impl Core {
             conn.hold = NUDGES.get(conn.nudges).map_or(0, |pause| now + pause);
             conn.nudges += 1;
         }
+        self.wake_tapped(now);
         let late = self.streams.conns.iter().filter(|(_, conn)| conn.until <= now);
         let late: Vec<(u64, Option<QpId>)> = late.map(|(key, conn)| (*key, conn.qp)).collect();
         for (key, qp) in late {
@@ -420,7 +463,10 @@ impl Core {
                 None => self.streams.remove(key),
             }
         }
-        let next = |conn: &Conn| if conn.hold == 0 { conn.until } else { conn.until.min(conn.hold) };
+        let next = |conn: &Conn| {
+            let taps = conn.taps.as_ref().map_or(u64::MAX, |taps| taps.wakes_at());
+            conn.until.min(taps).min(if conn.hold == 0 { u64::MAX } else { conn.hold })
+        };
         self.streams.deadline = self.streams.conns.values().map(next).min().unwrap_or(u64::MAX);
     }
 
@@ -436,11 +482,18 @@ impl Core {
 
 impl Nic {
     /// Connect a queue pair over a TCP connection that is in full operation. `before` is sent before all else. The
-    /// result names the connection.
+    /// result names the connection. `tap`: that of [`Nic::tap_stream`].
     ///
     /// # Errors
     /// EINVAL: no such queue pair; EISCONN: it has a connection, or had one; EMFILE, ENOMEM.
-    pub fn attach_stream(&self, qpn: u32, socket: TrackedFd, agreed: &Agreed, before: &[u8]) -> Result<u64> {
+    pub fn attach_stream(
+        &self,
+        qpn: u32,
+        socket: TrackedFd,
+        agreed: &Agreed,
+        before: &[u8],
+        tap: Option<Box<StreamTap>>,
+    ) -> Result<u64> {
         let mut core = self.lock();
         let now = core.read_time();
         let key = core.streams.add(socket, &self.fds)?;
@@ -450,6 +503,7 @@ impl Nic {
                 let hold = if agreed.role == Role::Initiator { now + HOLD } else { 0 };
                 if let Some(conn) = core.streams.conns.get_mut(&key) {
                     (conn.qp, conn.hold, conn.begun) = (Some(qp), hold, hold == 0);
+                    conn.taps = tap.map(|tap| Tapping::new(tap, Qpn::new(qpn), before.len(), agreed.markers_out));
                 }
                 if hold != 0 {
                     core.streams.deadline = core.streams.deadline.min(hold);

@@ -9,6 +9,7 @@ pub mod fault;
 #[cfg(test)]
 mod mock_wire;
 pub mod pcap;
+mod stream;
 
 use std::ops::{Deref, DerefMut};
 
@@ -20,6 +21,8 @@ use wire::{
 };
 
 use pcap::Pcap;
+
+pub use stream::{Act, StreamTap};
 
 /// A wire from which packets are taken one by one.
 pub trait Wire: Env {

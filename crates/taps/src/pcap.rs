@@ -1,4 +1,4 @@
-//! Captures: every packet as RoCEv2 would carry it, in a pcapng file that Wireshark reads.
+//! Captures: every packet as RoCEv2 or TCP would carry it, in a pcapng file that Wireshark reads.
 //!
 //! The engine's packets are larger than those of a network: up to a segment of 16 KiB, or any length by reference. A
 //! capture shows the packets that an adapter would send for them, of at most the path MTU. The engine numbers its
@@ -7,11 +7,14 @@
 //! * The sender captures a packet before the receiver can see it. So with several processes writing to one file each
 //!   packet is there once, and behind the packet that it answers.
 //! * The receiver captures a packet of a process that does not write to the same file.
+//!
+//! Connections of iWARP are shown as what they are: TCP connections (`pcap/tcp.rs`).
 
 mod file;
 mod packet;
 mod pcapng;
 mod stream;
+mod tcp;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -25,6 +28,7 @@ use crate::Wire;
 
 pub use file::{Prepared, prepare};
 pub use stream::Stream;
+pub use tcp::Conversation;
 
 use file::Capture;
 use packet::{Piece, Way};
@@ -77,6 +81,8 @@ pub struct Pcap {
     bytes: Vec<u8>,
     /// The sequence number of the next management datagram.
     mad: Psn,
+    /// The TCP connections that peers have begun in the file.
+    begun: tcp::Begun,
 }
 
 /// A function that copies bytes of a packet's payload, from an offset on; false if they cannot be had.
@@ -89,15 +95,15 @@ impl Pcap {
     /// The reason why there is none, for the user.
     pub fn of(settings: &report::Settings, device: &[u8; 16]) -> Result<Option<Pcap>, String> {
         let Some(path) = &settings.pcap else { return Ok(None) };
-        Self::new(path.clone(), settings.pcap_snaplen.clone()?, device).map(Some)
+        Self::new(path.clone(), settings.pcap_snaplen.clone()?, settings.device.name(), device).map(Some)
     }
 
-    fn new(path: PathBuf, snaplen: u32, device: &[u8; 16]) -> Result<Pcap, String> {
+    fn new(path: PathBuf, snaplen: u32, shown: &str, device: &[u8; 16]) -> Result<Pcap, String> {
         let snaplen = if snaplen == 0 { SNAPLEN } else { snaplen.min(SNAPLEN) };
         let pid = std::process::id();
         let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
         let name = format!("{}[{pid}]", program.trim());
-        let description = format!("softrnic0 of process {pid}");
+        let description = format!("{shown} of process {pid}");
         let capture = Capture::join(&path, &name, &description, name_of(device), snaplen)
             .map_err(|error| format!("cannot write packets to {}: {error}", path.display()))?;
         Ok(Pcap {
@@ -113,6 +119,7 @@ impl Pcap {
             batched: 0,
             bytes: Vec::new(),
             mad: Psn::new(0),
+            begun: tcp::Begun::default(),
         })
     }
 

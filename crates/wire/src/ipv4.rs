@@ -147,7 +147,7 @@ impl Repr {
         out
     }
 
-    /// The sum over the pseudo header of UDP (RFC 768) for `len` bytes of UDP.
+    /// The sum over the pseudo header of UDP (RFC 768) and TCP (RFC 9293, section 3.1) for `len` bytes of them.
     pub fn pseudo_header(&self, len: u16) -> Sum {
         let sum = Sum::default().bytes(&self.source.octets()).bytes(&self.dest.octets());
         sum.word(u16::from(self.protocol)).word(len)

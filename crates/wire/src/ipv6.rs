@@ -24,7 +24,7 @@ impl Address for Ipv6Addr {
 }
 
 impl Repr {
-    /// The sum over the pseudo header of UDP (RFC 8200, 8.1) for `len` bytes of UDP.
+    /// The sum over the pseudo header of UDP and TCP (RFC 8200, 8.1) for `len` bytes of them.
     pub fn pseudo_header(&self, len: u16) -> Sum {
         let sum = Sum::default().bytes(&self.source.octets()).bytes(&self.dest.octets());
         sum.word(u16::from(self.next_header)).word(len)

@@ -26,7 +26,7 @@
 //!
 //! | family | headers |
 //! |---|---|
-//! | network | [`ethernet`], [`ipv4`], [`ipv6`] ([`version6`]), [`udp`] |
+//! | network | [`ethernet`], [`ipv4`], [`ipv6`] ([`version6`]), [`udp`], [`tcp`] |
 //! | InfiniBand, every packet | [`grh`], [`bth`] with [`opcode`], [`icrc`] |
 //! | requests | [`reth`], [`atomic_eth`], [`imm_dt`], [`ieth`], [`deth`], [`xrceth`], [`feth`] |
 //! | responses | [`aeth`], [`atomic_ack_eth`] |
@@ -71,6 +71,7 @@ pub mod opcode;
 pub mod rdmap;
 pub mod reth;
 pub mod roce;
+pub mod tcp;
 pub mod transport;
 pub mod udp;
 pub mod version6;

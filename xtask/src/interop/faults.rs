@@ -340,6 +340,32 @@ const OF_STRANGERS: &str = "
 |---|---|---|
 ";
 
+/// What `crates/nic/tests/stream_faults.rs` sees.
+const OF_STREAMS: &str = "
+## On TCP: softiw0
+
+With `--device iwarp` faults strike FPDUs that the process sends; WRITEs of no bytes do not count. A SEND is complete \
+when TCP has it, or the
+fault has, and so succeeds in every row (RFC 5040, section 5.5). `crates/nic/tests/stream_faults.rs` sees each row, \
+and that other connections go
+on. In every row that ends the connection, rdma_cm tells both sides DISCONNECTED.
+
+| fault of a SEND | the peer's receive | the connection | event |
+|---|---|---|---|
+| `corrupt`, with CRC | IBV_WC_WR_FLUSH_ERR | ends: the peer sends Terminate: layer 2 (MPA), type 0, code 2 (CRC) | \
+the peer: IBV_EVENT_QP_FATAL |
+| `corrupt`, without CRC (`SOFTRNIC_MPA_CRC=0` on both sides) | IBV_WC_SUCCESS, a bit is wrong | stays | |
+| `reset` | IBV_WC_WR_FLUSH_ERR | ends: RST | |
+| `half-close` | IBV_WC_WR_FLUSH_ERR | ends: FIN, which the peer answers with its own | |
+| `stall` with `for`, `delay`, `slow` | IBV_WC_SUCCESS, that much later | stays | |
+| `stall` without `for` | never completes | stays, until one side ends it | |
+| `qp-error` | IBV_WC_SUCCESS or IBV_WC_WR_FLUSH_ERR | ends | this side: IBV_EVENT_QP_FATAL |
+
+While a connection is stalled nothing is read either: the peer's sends succeed as long as TCP has room, and then wait. \
+`port-down` stalls all
+connections. `drop`, `duplicate`, `reorder`, `rnr` and `link-kill` do nothing on TCP.
+";
+
 /// An event that processes and systems cause without being asked: its description, the test, and the expected view of
 /// the program.
 struct Met(&'static str, &'static str, &'static str, &'static str);
@@ -418,6 +444,7 @@ fn page(suite: &mut Suite, options: &Options) {
         text += &format!("\nUnder `{fault}` on both sides, {programs} run as ever.\n");
     }
     text += "\n`softrnic selftest` of RC and XRC finds every byte right under more than the last.\n";
+    text += OF_STREAMS;
     text += OF_THE_SYSTEM;
     for Met(what, file, test, sees) in BY_ITSELF {
         text += &format!("| {what} | `{}`: `{test}` | {sees} |\n", file.split(['.', '/']).next().unwrap_or(file));

@@ -107,7 +107,8 @@ pub fn iwarp(suite: &mut Suite, options: &Options) {
     }
 }
 
-fn prepare() -> Result<(), String> {
+/// Build the example `peer`.
+pub fn prepare() -> Result<(), String> {
     let done = Program::new(env!("CARGO"), crate::logs().join("iwarp/peer"))
         .args(["build", "--release", "--package", "softrnic-iwarp", "--example", "peer"])
         .dir(root())

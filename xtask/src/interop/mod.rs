@@ -17,6 +17,7 @@ mod net;
 mod netlink;
 mod pair;
 mod pcap;
+mod pcap_iwarp;
 mod perftest;
 mod pingpong;
 mod programs;

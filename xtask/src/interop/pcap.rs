@@ -9,6 +9,7 @@ use crate::run::Finished;
 
 use super::capture::{self, Packet};
 use super::pair::{Order, Pair};
+use super::pcap_iwarp::pcap_iwarp;
 use super::sandbox::Sandbox;
 use super::{Mode, pairs_on, perftest, pingpong};
 
@@ -37,6 +38,7 @@ pub fn pcap(suite: &mut Suite, options: &Options) {
     let cases = cases(&sandbox);
     let wanted = cases.into_iter().filter(|case| options.wants(&case.name));
     pairs_on(suite, &sandbox, Mode::Every, wanted);
+    pcap_iwarp(suite, options, &sandbox);
     for (name, run) in [
         ("a program is killed", killed as fn(&Sandbox) -> Result<(), String>),
         ("the standard output", looked_at),

@@ -13,6 +13,7 @@ mod path;
 mod path_tests;
 mod rule;
 pub mod spec;
+mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,7 @@ pub use errnos::name as errno_name;
 pub use parse::ParseError;
 use rule::Armed;
 use spec::{DeviceFault, Fault, Op, Spec};
+pub(crate) use stream::FpduVerdict;
 
 /// A fault of more than a packet, for the NIC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,8 +236,9 @@ impl Faults {
             || (link != LinkId::LOOPBACK && now < self.cut_until)
     }
 
-    /// The rules that strike this packet, each with the number of the packet among those that the rule counts.
-    fn struck(&self, packet: &Packet, received: bool, len: u32, now: Nanos) -> Vec<(usize, u64)> {
+    /// The rules that strike this packet, each with the number of the packet among those that the rule counts. `fpdu`:
+    /// it stands for an FPDU on a TCP connection.
+    fn struck(&self, packet: &Packet, fpdu: bool, received: bool, len: u32, now: Nanos) -> Vec<(usize, u64)> {
         let elapsed = now.saturating_sub(self.started);
         let looks = |armed: &Armed| {
             let (default, has_what_it_takes) = match armed.rule.fault {
@@ -244,6 +247,10 @@ impl Faults {
                 Fault::Slow(_) => (Op::Any, true),
                 _ => (Op::Request, true),
             };
+            let fault = &armed.rule.fault;
+            if if fpdu { !fault.reaches_streams() } else { fault.is_of_streams() } {
+                return false;
+            }
             has_what_it_takes && armed.rule.only.covers(packet, received, default)
         };
         let rules = self.rules.iter().enumerate().filter(|(_, armed)| looks(armed));
@@ -254,7 +261,7 @@ impl Faults {
     fn outgoing(&mut self, link: LinkId, packet: &Packet, len: u32) -> Verdict {
         let now = (self.clock)();
         let mut verdict = Verdict::default();
-        for (i, n) in self.struck(packet, false, len, now) {
+        for (i, n) in self.struck(packet, false, false, len, now) {
             let (fault, lasts) = (self.rules[i].rule.fault.clone(), self.rules[i].rule.lasts);
             // One line for each slow packet would be too many: the first is logged, and at the end their number.
             if !matches!(fault, Fault::Slow(_)) || self.rules[i].struck() == 1 {
@@ -282,7 +289,7 @@ impl Faults {
         let mut arrival = Arrival::Passes;
         let mut lost = false;
         self.flip = None;
-        for (i, n) in self.struck(packet, true, len, now) {
+        for (i, n) in self.struck(packet, false, true, len, now) {
             let (fault, lasts) = (self.rules[i].rule.fault.clone(), self.rules[i].rule.lasts);
             self.report(&fault, n, &describe(packet));
             match fault {

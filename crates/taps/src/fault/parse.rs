@@ -258,6 +258,9 @@ fn fault(name: Piece<'_>, said: &mut Said) -> Result<Fault> {
         }
         "qp-error" => Fault::QpError,
         "link-kill" => Fault::LinkKill,
+        "reset" => Fault::Reset,
+        "stall" => Fault::Stall,
+        "half-close" => Fault::HalfClose,
         "errno" => {
             let example = "call=ibv_reg_mr,n=3,errno=ENOMEM";
             let call = said.call.take().ok_or_else(|| needs(Key::Call, example))?;

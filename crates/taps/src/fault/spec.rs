@@ -43,6 +43,12 @@ pub enum Fault {
     Rnr,
     QpError,
     LinkKill,
+    /// The TCP connection is reset.
+    Reset,
+    /// The TCP connection moves nothing for a while.
+    Stall,
+    /// The TCP connection ends in one direction.
+    HalfClose,
     /// A call fails.
     Errno(Pattern, Errno),
     Device(DeviceFault),
@@ -180,6 +186,9 @@ impl Fault {
             Fault::Rnr => "rnr",
             Fault::QpError => "qp-error",
             Fault::LinkKill => "link-kill",
+            Fault::Reset => "reset",
+            Fault::Stall => "stall",
+            Fault::HalfClose => "half-close",
             Fault::Errno(..) => "errno",
             Fault::Device(DeviceFault::Fatal) => "device-fatal",
             Fault::Device(DeviceFault::Removal) => "device-removal",
@@ -187,6 +196,17 @@ impl Fault {
             Fault::Device(DeviceFault::GidChange) => "gid-change",
             Fault::Device(DeviceFault::AddrChange) => "addr-change",
         }
+    }
+
+    /// True for faults of a TCP connection.
+    pub fn is_of_streams(&self) -> bool {
+        matches!(self, Fault::Reset | Fault::Stall | Fault::HalfClose)
+    }
+
+    /// True if the fault can strike FPDUs on TCP: TCP repairs the others, and has no receives.
+    pub fn reaches_streams(&self) -> bool {
+        let of_bytes = matches!(self, Fault::Corrupt | Fault::Delay(_) | Fault::Slow(_) | Fault::QpError);
+        of_bytes || self.is_of_streams()
     }
 
     /// True for faults of the process's device, not of a packet or a call: they can come by time alone.
@@ -253,11 +273,12 @@ pub struct About {
 pub const WHEN: [Key; 5] = [Key::N, Key::Every, Key::P, Key::After, Key::Count];
 
 const PACKETS: &[Key] = &[Key::Op, Key::Side, Key::Qp];
+const SENT: &[Key] = &[Key::Op, Key::Qp];
 const SENT_LATE: &[Key] = &[Key::Op, Key::Qp, Key::T];
 const STATE: &[Key] = &[Key::Op, Key::Side, Key::Qp, Key::For];
 
 /// Every fault.
-pub const FAULTS: [About; 15] = [
+pub const FAULTS: [About; 18] = [
     About { name: "drop", keys: PACKETS, about: "the packet is lost" },
     About { name: "delay", keys: SENT_LATE, about: "the packet goes out t later; what is sent meanwhile overtakes it" },
     About { name: "duplicate", keys: PACKETS, about: "the packet comes twice" },
@@ -290,6 +311,18 @@ pub const FAULTS: [About; 15] = [
         keys: STATE,
         about: "nothing passes any more between this process and the one that the packet is for; by after alone: any \
             other",
+    },
+    About { name: "reset", keys: SENT, about: "softiw0: the TCP connection is reset (RST) in place of the FPDU" },
+    About {
+        name: "stall",
+        keys: &[Key::Op, Key::Qp, Key::For],
+        about: "softiw0: from the FPDU on the TCP connection is neither written nor read, until for is over",
+    },
+    About {
+        name: "half-close",
+        keys: SENT,
+        about: "softiw0: this side's direction of the TCP connection ends (FIN) in place of the FPDU; the peer's \
+            is read on",
     },
     About {
         name: "errno",

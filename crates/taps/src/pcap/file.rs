@@ -200,32 +200,67 @@ impl Capture {
 
     /// Search for interfaces up to here.
     fn look(&mut self, end: u64) -> io::Result<()> {
-        let mut bytes = vec![0u8; LOOK];
-        self.looked = self.looked.max(head(&self.file)?.0);
-        while self.looked < end {
-            let n = self.file.read_at(&mut bytes, self.looked)?;
-            let mut at = 0;
-            while at + 28 <= n && self.looked + (at as u64) < end {
-                let word =
-                    |from: usize| -> [u8; 4] { [bytes[from], bytes[from + 1], bytes[from + 2], bytes[from + 3]] };
-                let len = u32::from_ne_bytes(word(at + 4)) as usize;
-                if u32::from_ne_bytes(word(at)) == pcapng::INTERFACE {
-                    let eui = at + pcapng::EUI_AT as usize;
-                    let high = u64::from(u32::from_be_bytes(word(eui)));
-                    self.devices.push(high << 32 | u64::from(u32::from_be_bytes(word(eui + 4))));
-                }
-                if len < 12 {
-                    return Err(io::ErrorKind::InvalidData.into());
-                }
-                at += len;
+        let from = self.looked.max(head(&self.file)?.0);
+        let devices = &mut self.devices;
+        self.looked = scan(&self.file, from, end, |kind, block| {
+            let eui = pcapng::EUI_AT as usize;
+            if let (pcapng::INTERFACE, Some(device)) = (kind, block.get(eui..).and_then(|at| at.first_chunk())) {
+                devices.push(u64::from_be_bytes(*device));
             }
-            if at == 0 {
-                break;
-            }
-            self.looked += at as u64;
-        }
+        })?;
         Ok(())
     }
+
+    /// The place behind the last block.
+    pub fn end(&self) -> u64 {
+        head(&self.file).map_or(0, |(_, end)| end)
+    }
+
+    /// Show the beginnings of the packets from this place on (0: all), and give the place behind the last one.
+    pub fn packets(&self, from: u64, mut each: impl FnMut(&[u8])) -> u64 {
+        // The lock is not needed: the blocks before the end stay as they are.
+        let found = head(&self.file).and_then(|(start, end)| {
+            scan(&self.file, from.max(start), end, |kind, block| {
+                if let (pcapng::PACKET, Some(frame)) = (kind, block.get(pcapng::FRAME_AT..)) {
+                    each(frame);
+                }
+            })
+        });
+        found.unwrap_or(from)
+    }
+}
+
+/// Bytes of a block that [`scan`] shows at least, if it has so many: the headers of a packet.
+const SHOWN: usize = 160;
+
+/// Show the types and beginnings of the blocks between two places, and give the place behind the last one.
+fn scan(file: &File, from: u64, end: u64, mut each: impl FnMut(u32, &[u8])) -> io::Result<u64> {
+    let mut bytes = vec![0u8; LOOK];
+    let mut at = from;
+    while at < end {
+        let n = file.read_at(&mut bytes, at)?;
+        let mut read = bytes.get(..n).unwrap_or_default();
+        let before = at;
+        while at < end
+            && let Some(&[a, b, c, d, e, f, g, h]) = read.first_chunk()
+        {
+            let (kind, len) = (u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, g, h]) as usize);
+            if len < 12 {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            let block = read.get(..len.min(read.len())).unwrap_or_default();
+            if block.len() < len.min(SHOWN) {
+                break; // it is read again, from its beginning
+            }
+            each(kind, block);
+            at += len as u64;
+            read = read.get(len..).unwrap_or_default();
+        }
+        if at == before {
+            break;
+        }
+    }
+    Ok(at)
 }
 
 #[cfg(test)]

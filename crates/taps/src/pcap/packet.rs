@@ -190,7 +190,7 @@ fn operation(packet: &Packet, piece: &Piece) -> Operation {
 
 /// An Ethernet address for a GID: for a group the one that IP has for it (RFC 1112, 6.4; RFC 2464, 7), else a locally
 /// administered one.
-fn station(gid: &Gid) -> [u8; 6] {
+pub(super) fn station(gid: &Gid) -> [u8; 6] {
     let [.., b, c, d, e] = gid.0;
     match (gid.is_multicast(), gid.ip()) {
         (true, IpAddr::V4(_)) => [0x01, 0x00, 0x5e, c & 0x7f, d, e],

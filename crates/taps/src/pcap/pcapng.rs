@@ -5,7 +5,7 @@
 pub(super) const SECTION: u32 = 0x0a0d_0d0a;
 pub(super) const MAGIC: u32 = 0x1a2b_3c4d;
 pub(super) const INTERFACE: u32 = 1;
-const PACKET: u32 = 6;
+pub(super) const PACKET: u32 = 6;
 /// LINKTYPE_ETHERNET.
 const ETHERNET: u16 = 1;
 /// The place of the section's length in a section header block: 8 bytes, the number of bytes of the section behind the
@@ -53,6 +53,9 @@ pub(super) fn interface(out: &mut Vec<u8>, name: &str, description: &str, eui: u
 
 /// The place, from the block's beginning, where [`interface`] puts the 8 bytes of the device's address.
 pub(super) const EUI_AT: u64 = 20;
+
+/// The place, from the block's beginning, where [`packet`] puts the bytes of the packet.
+pub(super) const FRAME_AT: usize = 28;
 
 /// A captured packet.
 pub(super) struct Captured<'a> {

@@ -34,7 +34,7 @@ impl Bench {
     fn new(name: &str) -> Self {
         let file = std::env::temp_dir().join(format!("softrnic-pcap-{}-bench-{name}", std::process::id()));
         let _ = fs::remove_file(&file);
-        let pcap = Pcap::new(file.clone(), 0, &OWN_DEVICE).unwrap();
+        let pcap = Pcap::new(file.clone(), 0, "softrnic0", &OWN_DEVICE).unwrap();
         let memory: Vec<u8> = (0..=255).cycle().take(8192).collect();
         let mock_wire = MockWire { memory: memory.into(), ..MockWire::default() };
         Bench { wire: Tapped::new(mock_wire, Some(Taps { faults: None, pcap: Some(pcap) })), file }
