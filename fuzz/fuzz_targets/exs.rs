@@ -6,6 +6,7 @@
 #![no_main]
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::time::Duration;
 
 use exs::protocol::{Buffer, Connection, HEADER, Hello, Immediate, Kind, Message, Op, Output, Remote, Reset, Settings};
 use exs::stream::Ack;
@@ -157,6 +158,14 @@ fuzz_target!(|data: &[u8]| {
                 world.writes.pop_front();
                 connection.write_done();
             }
+            14 => {
+                let (second, timeout) = (Duration::from_secs(1), Duration::from_secs(4));
+                if let Err(why) = connection.tick(second, timeout, input.byte() & 3 != 0) {
+                    assert_eq!(why, Reset::Stopped);
+                    connection.reset(why);
+                    world.reset = true;
+                }
+            }
             12 | 13 => {
                 let (direct, released) = (input.byte() & 1 == 1, u32::from(input.byte() % 4));
                 let near = if input.byte() & 7 == 0 { input.near() } else { 0 };
@@ -198,6 +207,8 @@ fuzz_target!(|data: &[u8]| {
                     }
                     3 | 4 => Message::Small { seq, len: len as u32 % 12 },
                     5 => Message::Ack { seq: input.near() },
+                    6 if persistent => Message::Ping,
+                    7 if persistent => Message::Pong,
                     6 => Message::Withdraw { seq: input.near() },
                     _ if input.byte() & 1 == 0 => Message::Fin { seq },
                     _ => Message::Withdrawn { seq: input.near(), dropped: input.byte() & 1 == 0 },

@@ -135,13 +135,17 @@ Commands: F_GETFL, F_SETFL (O_NONBLOCK), F_GETFD, F_SETFD, and before the socket
 EXS_F_SETSMALL (bytes that go within an advertisement, at most 65536; the smaller number of both ends counts) \
 and EXS_F_SETCREDITS (advertisements that this end holds, 1 to 1024), with EXS_F_GETSMALL and EXS_F_GETCREDITS.
 
+EXS_F_SETTIMEOUT and EXS_F_GETTIMEOUT: the time in milliseconds, 60000 at first, after which a peer whose process \
+does not answer is given up, and a connect that nobody accepts; operations end with ETIMEDOUT. 0 means never. A \
+listener gives it to its connections, and it can be changed at any time but while the socket listens.
+
 Options of SOL_SOCKET: SO_RCVTIMEO, SO_SNDTIMEO; to be read SO_TYPE, SO_DOMAIN, SO_PROTOCOL, SO_ERROR, \
 SO_ACCEPTCONN. SO_REUSEADDR, SO_KEEPALIVE and SO_LINGER are taken, and mean nothing.
 
 With descriptors of socket(2) they are the kernel's own calls.",
         errors: &[
             ("EINVAL", "a command or value that is none"),
-            ("EISCONN", "it is too late for EXS_F_SETSMALL and EXS_F_SETCREDITS"),
+            ("EISCONN", "it is too late for EXS_F_SETSMALL, EXS_F_SETCREDITS, or EXS_F_SETTIMEOUT of a listener"),
             ("ENOPROTOOPT, EDOM", "as setsockopt(2)"),
             ("ENOTCONN", "the socket has no peer"),
         ],

@@ -38,6 +38,8 @@ pub const F_GETSMALL: c_int = 0x4558_0001;
 pub const F_SETSMALL: c_int = 0x4558_0002;
 pub const F_GETCREDITS: c_int = 0x4558_0003;
 pub const F_SETCREDITS: c_int = 0x4558_0004;
+pub const F_GETTIMEOUT: c_int = 0x4558_0005;
+pub const F_SETTIMEOUT: c_int = 0x4558_0006;
 
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]

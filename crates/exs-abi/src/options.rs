@@ -13,14 +13,14 @@ use crate::entry::{call, read, refuse};
 use crate::socket::{Sock, Stage, find, get, kernel};
 
 /// `exs_fcntl`. EINVAL: an unknown command, or a value out of range. EISCONN: EXS_F_SETSMALL or EXS_F_SETCREDITS after
-/// connecting or listening.
+/// connecting or listening, EXS_F_SETTIMEOUT after listening.
 ///
 /// The header declares the argument as variable; on the machines of this library it is passed like a named one.
 #[unsafe(no_mangle)]
 pub extern "C" fn exs_fcntl(fd: c_int, command: c_int, argument: c_int) -> c_int {
     call(|| {
         let Some(sock) = get(fd) else {
-            if matches!(command, F_GETSMALL | F_SETSMALL | F_GETCREDITS | F_SETCREDITS) {
+            if matches!(command, F_GETSMALL..=F_SETTIMEOUT) {
                 // A TCP socket has none of these.
                 // SAFETY: no memory is involved.
                 return kernel(unsafe { libc::fcntl(fd, libc::F_GETFD) }).and_then(|_| refuse(libc::EOPNOTSUPP));
@@ -44,6 +44,24 @@ pub extern "C" fn exs_fcntl(fd: c_int, command: c_int, argument: c_int) -> c_int
             libc::F_SETFD => kernel(unsafe { libc::fcntl(fd, libc::F_SETFD, argument) }),
             F_GETSMALL => Ok(state.options.small as c_int),
             F_GETCREDITS => Ok(state.options.credits.into()),
+            F_GETTIMEOUT => {
+                let timeout = match &state.stage {
+                    Stage::Connecting(socket) | Stage::Connected(socket) => socket.timeout(),
+                    _ => state.options.timeout,
+                };
+                Ok(c_int::try_from(timeout.as_millis()).unwrap_or(c_int::MAX))
+            }
+            F_SETTIMEOUT => {
+                let timeout = u64::try_from(argument).map_err(|_| Errno(libc::EINVAL))?;
+                let timeout = Duration::from_millis(timeout);
+                match &state.stage {
+                    Stage::New(_) => state.options.timeout = timeout,
+                    Stage::Connecting(socket) | Stage::Connected(socket) => socket.set_timeout(timeout),
+                    Stage::Listening(_) => return refuse(libc::EISCONN),
+                    Stage::Closing => return refuse(libc::EBADF),
+                }
+                Ok(0)
+            }
             F_SETSMALL | F_SETCREDITS => {
                 if !matches!(state.stage, Stage::New(_)) {
                     return refuse(libc::EISCONN);

@@ -10,6 +10,7 @@
 mod bytes;
 mod connection;
 mod packets;
+mod pulse;
 mod table;
 mod wire;
 

@@ -14,8 +14,9 @@ mod shared;
 
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use rdma::{Access, CmId, Errno, Library, Mr, Pd};
 
@@ -39,12 +40,18 @@ pub struct Options {
     pub places: usize,
     /// Bytes of the ring of a stream, which takes what no receive waits for; 1 to 2^30.
     pub ring: u32,
+    /// The time after which a peer that does not answer is taken for stopped, and a connection that is not made is
+    /// given up; zero: there is none. [`Socket::set_timeout`] changes it.
+    pub timeout: Duration,
 }
+
+/// [`Options::timeout`] of a new socket.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 impl Options {
     /// The defaults for a kind.
     pub fn new(kind: Kind) -> Options {
-        Options { kind, credits: 16, small: 256, reads: 8, places: 128, ring: 128 << 10 }
+        Options { kind, credits: 16, small: 256, reads: 8, places: 128, ring: 128 << 10, timeout: TIMEOUT }
     }
 
     fn settings(&self) -> Settings {
@@ -337,6 +344,8 @@ struct Inner {
     stage: Stage,
     /// None: no route yet, or closed.
     end: Option<End>,
+    /// The time for which the connection has not been made; None: the clock has not come by.
+    waited: Option<Duration>,
 }
 
 /// What a connection is ready for.
@@ -356,6 +365,8 @@ pub struct Socket {
     options: Options,
     /// The number of its queue pair, once it has one.
     qp: AtomicU32,
+    /// In nanoseconds; 0: none.
+    timeout: AtomicU64,
     shared: Weak<Shared>,
     inner: Mutex<Inner>,
     // Behind `inner`: the queue pair goes before the id.
@@ -366,6 +377,10 @@ impl std::fmt::Debug for Socket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Socket({})", self.number)
     }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Socket {
@@ -396,6 +411,19 @@ impl Socket {
             to.0.release();
         }
         begun
+    }
+
+    /// [`Options::timeout`] of this connection.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_nanos(self.timeout.load(Ordering::Relaxed))
+    }
+
+    /// Change [`Options::timeout`] of this connection.
+    pub fn set_timeout(&self, timeout: Duration) {
+        self.timeout.store(nanos(timeout), Ordering::Relaxed);
+        if let Some(shared) = self.shared.upgrade() {
+            shared.pace(timeout);
+        }
     }
 
     /// The address of this end; `None` before there is a route.

@@ -2,12 +2,16 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use conformance::{collect, library};
-use exs::protocol::{HELLO, Hello, Kind, Message, Settings, VERSION};
+use exs::protocol::{HEADER, HELLO, Hello, Kind, Message, Settings, VERSION};
 use exs::socket::{EventKind, Exs, Options};
 use rdma::sys::cma::*;
-use rdma::{Access, CmId, CmParam, Cq, Data, Errno, EventChannel, Mr, Qp, QpCap, QpOptions, QpType, SendOp, SendWr};
+use rdma::{
+    Access, CmId, CmParam, Cq, Data, Errno, EventChannel, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendOp, SendWr,
+    Status,
+};
 
 use super::common::{expect, local, one};
 
@@ -57,10 +61,14 @@ impl Forger {
     }
 
     fn send(&self, bytes: &[u8]) {
+        self.post(bytes);
+        collect(&self.cq, 1);
+    }
+
+    fn post(&self, bytes: &[u8]) {
         self.mr.write(0, bytes);
         let data = Data::Sges(&[self.mr.sge(0, bytes.len())]);
         self.qp.post_send(&SendWr::new(1, SendOp::Send, data)).expect("a SEND");
-        collect(&self.cq, 1);
     }
 }
 
@@ -113,6 +121,70 @@ fn a_breach_ends_the_connection() {
         socket.close(&queue, 4).expect("close");
         expect(&queue, EventKind::Close, 4);
     }
+}
+
+/// A peer may ask whether this process runs (PING): the library answers (PONG), and the program has nothing to do.
+#[test]
+fn a_question_is_answered() {
+    for kind in [Kind::SeqPacket, Kind::Stream] {
+        let exs = Exs::new(&library()).expect("a device");
+        let queue = exs.queue(8).expect("a queue");
+        let listener = exs.listen(local(), 8, Options::new(kind)).expect("an address");
+        listener.accept(&queue, 1).expect("a place");
+        let events = library().create_event_channel().expect("a channel");
+        let forger = Forger::ask(&events, listener.local_addr().expect("it is bound"), &hello(kind));
+        let answers: u32 = 3;
+        for slot in 0..answers {
+            let sges = [forger.mr.sge(1024 + slot as usize * HEADER, HEADER)];
+            forger.qp.post_recv(&RecvWr { wr_id: 2, sges: &sges }).expect("a receive");
+        }
+        forger.finish();
+        let socket = expect(&queue, EventKind::Accept, 1).socket.expect("a connection");
+        for slot in 0..answers {
+            forger.post(&Message::Ping.emit());
+            // The SEND and the answer.
+            collect(&forger.cq, 2);
+            let mut bytes = [0; HEADER];
+            forger.mr.read(1024 + slot as usize * HEADER, &mut bytes);
+            assert_eq!(Message::parse(&bytes, HEADER), Ok(Message::Pong));
+        }
+        // An answer without a question is a breach.
+        let memory = exs.memory(64).expect("memory");
+        socket.receive(&memory, 0..64, false, &queue, 2).expect("a receive");
+        forger.send(&Message::Pong.emit());
+        assert_eq!(expect(&queue, EventKind::Receive, 2).result, Err(Errno(libc::EPROTO)));
+        socket.close(&queue, 3).expect("close");
+        expect(&queue, EventKind::Close, 3);
+    }
+}
+
+/// A peer that takes PING and does not answer is taken for stopped.
+#[test]
+fn a_peer_that_does_not_answer_is_given_up() {
+    let exs = Exs::new(&library()).expect("a device");
+    let queue = exs.queue(8).expect("a queue");
+    let memory = exs.memory(64).expect("memory");
+    let listener = exs.listen(local(), 8, Options::new(Kind::SeqPacket)).expect("an address");
+    listener.accept(&queue, 1).expect("a place");
+    let events = library().create_event_channel().expect("a channel");
+    let to = listener.local_addr().expect("it is bound");
+    let forger = Forger::ask(&events, to, &hello(Kind::SeqPacket));
+    for slot in 0..4 {
+        let sges = [forger.mr.sge(1024 + slot * HEADER, HEADER)];
+        forger.qp.post_recv(&RecvWr { wr_id: 2, sges: &sges }).expect("a receive");
+    }
+    forger.finish();
+    let socket = expect(&queue, EventKind::Accept, 1).socket.expect("a connection");
+    socket.receive(&memory, 0..64, false, &queue, 2).expect("a receive");
+    socket.set_timeout(Duration::from_millis(400));
+    assert_eq!(collect(&forger.cq, 1)[0].status(), Status::SUCCESS);
+    let mut bytes = [0; HEADER];
+    forger.mr.read(1024, &mut bytes);
+    assert_eq!(Message::parse(&bytes, HEADER), Ok(Message::Ping), "it asks");
+    assert_eq!(expect(&queue, EventKind::Receive, 2).result, Err(Errno(libc::ETIMEDOUT)));
+    forger.id.expect(RDMA_CM_EVENT_DISCONNECTED).expect("a DISCONNECTED");
+    socket.close(&queue, 3).expect("close");
+    expect(&queue, EventKind::Close, 3);
 }
 
 #[test]

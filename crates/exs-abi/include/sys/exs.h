@@ -144,6 +144,8 @@ typedef struct exs_signal {
 #define EXS_F_SETSMALL 0x45580002
 #define EXS_F_GETCREDITS 0x45580003    /* advertisements that this end holds */
 #define EXS_F_SETCREDITS 0x45580004
+#define EXS_F_GETTIMEOUT 0x45580005    /* milliseconds after which a peer that does not answer is given up; 0: never */
+#define EXS_F_SETTIMEOUT 0x45580006
 
 exs_version_t exs_init(exs_version_t version);
 

@@ -220,7 +220,7 @@ impl Bytes {
         let told = |output: &Output| matches!(output, Output::Done(_) | Output::Copy { .. } | Output::CopyRing { .. });
         self.outputs.retain(told);
         // After the peer's last byte the receives go on, from the ring.
-        let goes_on = self.receiver.has_fin() && why == Reset::Peer;
+        let goes_on = self.receiver.has_fin() && matches!(why, Reset::Peer | Reset::Stopped);
         let failed: Vec<u64> = if goes_on { vec![] } else { self.receiver.drain().collect() };
         for op in failed {
             self.receives.retain(|(other, _)| other.0 != op);

@@ -1,6 +1,7 @@
 //! Two ends of a stream, the memory of both and a wire without loss, by seeded schedules.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use super::*;
 use crate::protocol::{Connection, HEADER, Kind};
@@ -43,6 +44,8 @@ struct End {
     direct: u64,
     indirect: u64,
     cancelled: u64,
+    /// PONGs.
+    answers: u64,
     shut: bool,
     saw_end: bool,
     reset: bool,
@@ -115,6 +118,7 @@ impl World {
                 direct: 0,
                 indirect: 0,
                 cancelled: 0,
+                answers: 0,
                 shut: false,
                 saw_end: false,
                 reset: false,
@@ -132,6 +136,7 @@ impl World {
                 assert_eq!(buffer.is_some(), matches!(message, Message::Offer { .. }));
                 let place = buffer.map(|buffer| Remote { addr: buffer.region * PLACE + buffer.offset, rkey: 1 });
                 let message = place.map_or(message, |place| message.named(place));
+                end.answers += u64::from(message == Message::Pong);
                 end.wire.push_back(OnWire::Message(message.emit().to_vec()));
             }
             Output::Write(Write { from, to, imm }) => {
@@ -247,6 +252,11 @@ impl World {
             7..=10 => {
                 self.deliver(i);
             }
+            11 => {
+                // Whether an end runs is the pulse's test; here a peer may be slow.
+                let (second, timeout) = (Duration::from_secs(1), Duration::from_secs(4));
+                let _ = self.ends[i].connection.tick(second, timeout, true);
+            }
             _ => {
                 self.output(i);
             }
@@ -285,7 +295,7 @@ fn seeds(count: u64, check: impl Fn(u64)) {
 
 #[test]
 fn bytes_arrive_once_and_in_order() {
-    let total = std::cell::Cell::new([0u64; 3]);
+    let total = std::cell::Cell::new([0u64; 4]);
     seeds(400, |seed| {
         let mut world = World::new(seed);
         for _ in 0..4000 {
@@ -312,9 +322,10 @@ fn bytes_arrive_once_and_in_order() {
             assert!(end.receives.is_empty() && end.order.is_empty(), "every operation has its event");
             assert!(end.connection.is_flushed());
         }
-        let [a, b, c] = total.get();
+        let [a, b, c, d] = total.get();
         let sum = |f: fn(&End) -> u64| world.ends.iter().map(f).sum::<u64>();
-        total.set([a + sum(|end| end.direct), b + sum(|end| end.indirect), c + sum(|end| end.cancelled)]);
+        let (direct, indirect) = (sum(|end| end.direct), sum(|end| end.indirect));
+        total.set([a + direct, b + indirect, c + sum(|end| end.cancelled), d + sum(|end| end.answers)]);
     });
     // The schedules reach every way.
     assert!(total.get().iter().all(|count| *count > 1000), "{:?}", total.get());
@@ -372,7 +383,7 @@ fn a_hostile_peer_is_found_out() {
     let free = |freed, data| crate::stream::Ack { freed, data, late: false };
     let place = Remote { addr: 0, rkey: 1 };
     let second = Message::Offer { phase: 2, seq: 8, first: false, wait_all: false, len: 8, place, ack: nothing };
-    let cases: [(&str, Vec<Message>, Message); 10] = [
+    let cases: [(&str, Vec<Message>, Message); 12] = [
         ("an address that wraps", vec![], offer(2, 0, u64::MAX - 3, nothing)),
         ("an odd phase", vec![], offer(3, 0, 0, nothing)),
         ("a phase twice", vec![offer(2, 0, 0, nothing)], offer(2, 0, 0, nothing)),
@@ -383,6 +394,8 @@ fn a_hostile_peer_is_found_out() {
         ("RETRACTED unasked", vec![], Message::Retracted(2)),
         ("FIN with a wrong number", vec![], Message::Fin { seq: 1 }),
         ("a message of the other kind", vec![], Message::Ack { seq: 0 }),
+        ("PING before the answer to the last one", vec![Message::Ping], Message::Ping),
+        ("PONG unasked", vec![], Message::Pong),
     ];
     for (what, before, last) in cases {
         let mut connection = end();

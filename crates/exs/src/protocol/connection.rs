@@ -2,17 +2,21 @@
 //!
 //! The surroundings call [`Connection::send`], [`Connection::receive`], [`Connection::cancel`] and
 //! [`Connection::shutdown`] for the program, [`Connection::arrived`], [`Connection::transferred`],
-//! [`Connection::read_done`], [`Connection::write_done`] and [`Connection::reset`] for the wire, and do what
-//! [`Connection::poll`] says, in that order.
+//! [`Connection::read_done`], [`Connection::write_done`] and [`Connection::reset`] for the wire, [`Connection::tick`]
+//! for the clock, and do what [`Connection::poll`] says, in that order.
 //!
 //! Room for messages. The peer has one receive posted for everything that this end may send, so the wire never has to
 //! wait for one. SEQPACKET: as many advertisements as the peer gives credits, an ACK for each advertisement that the
 //! peer has outstanding, one WITHDRAW, one WITHDRAWN, one FIN. STREAM: transfers and offers by the credits, the ROOMs
-//! that may be under way for them ([`crate::stream::acks`]), two SEEN, one RETRACT, one RETRACTED, one FIN. The slot of
-//! SMALL stays in use until its data are consumed; every other slot is posted again before anything else is done.
+//! that may be under way for them ([`crate::stream::acks`]), two SEEN, one RETRACT, one RETRACTED, one FIN. Both:
+//! one PING, one PONG. The slot of SMALL stays in use until its data are consumed; every other slot is posted again
+//! before anything else is done.
+
+use std::time::Duration;
 
 use super::bytes::Bytes;
 use super::packets::Packets;
+use super::pulse::{Beat, Pulse};
 use super::table::{Buffer, Done, Op, Refused, Remote, Reset, Transferred};
 use super::wire::{HEADER, Hello, Immediate, Kind, MAX_LEN, Message, Settings};
 use crate::stream::acks;
@@ -81,6 +85,7 @@ enum End {
 pub struct Connection {
     kind: Kind,
     end: End,
+    pulse: Pulse,
 }
 
 /// Call the same function of either kind.
@@ -107,17 +112,17 @@ impl Connection {
             Kind::SeqPacket => End::Packets(Packets::new(ours, theirs.settings, reads, places)),
             Kind::Stream => End::Bytes(Bytes::new(ours, theirs, places)),
         };
-        (ours.kind == theirs.settings.kind).then_some(Connection { kind: ours.kind, end })
+        (ours.kind == theirs.settings.kind).then_some(Connection { kind: ours.kind, end, pulse: Pulse::default() })
     }
 
     /// Receives that an end posts before it is connected, and keeps posted: see the module.
     pub fn slots(ours: &Settings, theirs_credits: u16) -> u32 {
         let (ours_credits, theirs) = (u32::from(ours.credits), u32::from(theirs_credits));
         match ours.kind {
-            Kind::SeqPacket => ours_credits + theirs + 3,
+            Kind::SeqPacket => ours_credits + theirs + 5,
             Kind::Stream => {
                 let credits = ours_credits.min(theirs);
-                2 * credits + acks(credits) + 5
+                2 * credits + acks(credits) + 7
             }
         }
     }
@@ -220,6 +225,12 @@ impl Connection {
             return Ok(false);
         }
         let message = Message::parse(header, len)?;
+        self.pulse.hear();
+        match message {
+            Message::Ping => return self.asked().map(|()| false),
+            Message::Pong => return self.pulse.answered().map(|()| false),
+            _ => {}
+        }
         match &mut self.end {
             End::Packets(end) => end.arrived(slot, message),
             End::Bytes(end) => end.arrived(message).map(|()| false),
@@ -229,6 +240,7 @@ impl Connection {
     /// Take the completion of a WRITE of the peer in, with its immediate value and the number of bytes. An error is a
     /// breach, as that of [`Connection::arrived`].
     pub fn transferred(&mut self, imm: u32, len: u32) -> Result<(), Reset> {
+        self.pulse.hear();
         match &mut self.end {
             _ if self.kind == Kind::SeqPacket => Err(Reset::Protocol),
             End::Bytes(end) => end.transferred(Immediate::parse(imm), len),
@@ -248,6 +260,31 @@ impl Connection {
         if let End::Bytes(end) = &mut self.end {
             end.write_done();
         }
+    }
+
+    /// Answer a PING. The peer asks again only after an answer.
+    fn asked(&mut self) -> Result<(), Reset> {
+        let outputs = of!(mut self, end => &mut end.outputs);
+        if outputs.iter().any(|output| matches!(output, Output::Send(Message::Pong, _))) {
+            return Err(Reset::Protocol);
+        }
+        outputs.push_back(Output::Send(Message::Pong, None));
+        Ok(())
+    }
+
+    /// A piece of time has passed, in which everything was taken in that came. `waits`: this end waits for the peer. An
+    /// error: the peer has said nothing for `timeout`, and has not answered; then as with [`Connection::arrived`]. The
+    /// caller's clock goes in pieces of at most a quarter of the timeout.
+    pub fn tick(&mut self, passed: Duration, timeout: Duration, waits: bool) -> Result<(), Reset> {
+        if self.dead().is_some() {
+            return Ok(());
+        }
+        match self.pulse.tick(passed, timeout, waits) {
+            Beat::Nothing => {}
+            Beat::Ask => of!(mut self, end => end.outputs.push_back(Output::Send(Message::Ping, None))),
+            Beat::Stopped => return Err(Reset::Stopped),
+        }
+        Ok(())
     }
 
     /// The connection is gone. The caller has moved the queue pair to ERR before: the peer reaches no buffer of this

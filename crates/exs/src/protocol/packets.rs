@@ -265,7 +265,9 @@ impl Packets {
             | Message::Room(_)
             | Message::Retract(_)
             | Message::Retracted(_)
-            | Message::Seen(_) => {
+            | Message::Seen(_)
+            | Message::Ping
+            | Message::Pong => {
                 return Err(Reset::Protocol);
             }
         }

@@ -64,6 +64,8 @@ pub enum Reset {
     Memory,
     /// This end has closed: ECANCELED.
     Closed,
+    /// The peer has not answered: ETIMEDOUT.
+    Stopped,
 }
 
 impl From<Malformed> for Reset {

@@ -5,7 +5,7 @@
 //! | byte | |
 //! |---|---|
 //! | 0-3 | magic, `exs!` |
-//! | 4 | version, 2 |
+//! | 4 | version, 3 |
 //! | 5 | kind: 1 SEQPACKET, 2 STREAM |
 //! | 6-7 | credits: advertisements and transfers that this end holds at a time, 1 to 1024 |
 //! | 8-11 | SEQPACKET: bytes of small data that this end takes in an advertisement, at most 65536 |
@@ -40,6 +40,8 @@
 //! | 24-27 | key | 0 | 0 | 0 | 0 |
 //! | 28-31 | transfers that have arrived | transfers that have arrived | 0 | 0 | 0 |
 //!
+//! Both kinds have PING, 12, and its answer PONG, 13. Bytes 1-31 of both are zero.
+//!
 //! The data of STREAM go by RDMA WRITE with an immediate value. Its bit 31 says that they went into an offered receive,
 //! not into the ring; bits 20-30 are the number of offers that the sender is done with since it last said so; bits 0-19
 //! are those of the number of the first byte.
@@ -50,7 +52,7 @@ use super::table::Remote;
 use crate::stream::{Ack, LOW};
 
 /// Version of the protocol.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Bytes of the private data.
 pub const HELLO: usize = 32;
 /// Bytes of a message's header.
@@ -228,6 +230,10 @@ pub enum Message {
     Retracted(u16),
     /// The sender is done with so many offers.
     Seen(u32),
+    /// The sender waits, and has heard nothing for some time.
+    Ping,
+    /// The answer.
+    Pong,
 }
 
 /// A message that is not one of this protocol.
@@ -288,6 +294,8 @@ impl Message {
                 seq = count;
                 11
             }
+            Message::Ping => 12,
+            Message::Pong => 13,
         };
         let mut out = [0; HEADER];
         out[0] = kind;
@@ -323,6 +331,8 @@ impl Message {
             9 => Message::Retract(phase),
             10 => Message::Retracted(phase),
             11 => Message::Seen(seq),
+            12 => Message::Ping,
+            13 => Message::Pong,
             _ => return Err(Malformed),
         };
         let data_len = if let Message::Small { len, .. } = message { len as usize } else { 0 };
@@ -391,12 +401,12 @@ mod tests {
 
     #[test]
     fn a_greeting_has_its_bytes() {
-        let bytes = *b"exs!\x02\x02\x01\x02\0\0\0\0\0\0\x80\0\x11\x22\x33\x44\x55\x66\x77\x88\xa1\xa2\xa3\xa4\0\0\0\0";
+        let bytes = *b"exs!\x03\x02\x01\x02\0\0\0\0\0\0\x80\0\x11\x22\x33\x44\x55\x66\x77\x88\xa1\xa2\xa3\xa4\0\0\0\0";
         assert_eq!(STREAM.emit(), bytes);
         assert_eq!(Hello::parse(&bytes), Ok(STREAM));
         // librdmacm hands out more than was sent (rdma_get_cm_event(3)).
         assert_eq!(Hello::parse(&[&bytes[..], &[0; 24]].concat()), Ok(STREAM));
-        let bytes = [&b"exs!\x02\x01\0\x03\0\0\x80\0"[..], &[0; 20]].concat();
+        let bytes = [&b"exs!\x03\x01\0\x03\0\0\x80\0"[..], &[0; 20]].concat();
         assert_eq!(PACKETS.emit(), bytes[..]);
         assert_eq!(Hello::parse(&bytes), Ok(PACKETS));
     }
@@ -412,6 +422,7 @@ mod tests {
         assert_eq!(Hello::parse(b"exs"), Err(HelloError::NoExs));
         assert_eq!(Hello::parse(&STREAM.emit()[..31]), Err(HelloError::Content));
         assert_eq!(with(STREAM, 0, b'E'), Err(HelloError::NoExs));
+        assert_eq!(with(PACKETS, 4, 2), Err(HelloError::Version(2)), "version 2 had no PING");
         // Version 1 had 16 bytes.
         assert_eq!(Hello::parse(b"exs!\x01\x02\x01\x02\0\0\x80\0\0\0\0\0"), Err(HelloError::Version(1)));
         for (at, byte) in [(5, 0), (5, 3), (6, 0xff), (8, 1), (11, 1), (12, 0x80), (28, 1), (31, 1)] {
@@ -464,6 +475,8 @@ mod tests {
             Message::Withdrawn { seq: 7, dropped: true },
             Message::Withdrawn { seq: 7, dropped: false },
             Message::Fin { seq: u32::MAX },
+            Message::Ping,
+            Message::Pong,
         ];
         for message in all {
             assert_eq!(Message::parse(&message.emit(), HEADER), Ok(message));
@@ -486,7 +499,7 @@ mod tests {
     #[test]
     fn bytes_that_mean_nothing_are_refused() {
         // Each byte that a message has no use for.
-        let used: [(u8, &[(usize, usize)]); 7] = [
+        let used: [(u8, &[(usize, usize)]); 9] = [
             (1, &[(4, 16), (20, 28)]),
             (3, &[(4, 8)]),
             (6, &[(4, 8)]),
@@ -494,6 +507,8 @@ mod tests {
             (8, &[(16, 20), (28, 32)]),
             (9, &[(2, 4)]),
             (11, &[(4, 8)]),
+            (12, &[]),
+            (13, &[]),
         ];
         for (kind, used) in used {
             for at in (1..HEADER).filter(|at| !used.iter().any(|(start, end)| (*start..*end).contains(at))) {
@@ -504,7 +519,7 @@ mod tests {
                 assert_eq!(Message::parse(&bytes, HEADER), Err(Malformed), "message {kind}, byte {at}");
             }
         }
-        for kind in [0, 12, 255] {
+        for kind in [0, 14, 255] {
             let mut bytes = [0; HEADER];
             bytes[0] = kind;
             assert_eq!(Message::parse(&bytes, HEADER), Err(Malformed));

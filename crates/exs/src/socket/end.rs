@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rdma::sys::IBV_WC_RECV_RDMA_WITH_IMM;
 use rdma::{Access, CmId, Data, Errno, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge};
@@ -77,6 +78,7 @@ fn errno(why: Reset) -> Errno {
         Reset::Protocol => libc::EPROTO,
         Reset::Memory => libc::EFAULT,
         Reset::Closed => libc::ECANCELED,
+        Reset::Stopped => libc::ETIMEDOUT,
     })
 }
 
@@ -248,6 +250,16 @@ impl End {
         self.leaving.iter_mut().for_each(|leaving| leaving.waits = false);
         self.leave();
         self.act();
+    }
+
+    /// A piece of time has passed: see [`Connection::tick`].
+    pub fn tick(&mut self, passed: Duration, timeout: Duration) {
+        let waits = !self.is_done() || self.posted > 0;
+        let Some(protocol) = &mut self.protocol else { return };
+        match protocol.tick(passed, timeout, waits) {
+            Ok(()) => self.act(),
+            Err(why) => self.reset(why),
+        }
     }
 
     /// Take completions in, and do what follows.

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use rdma::sys::cma::*;
 use rdma::{CmEvent, CmId, CmParam, Context, Errno, EventChannel, Library, Pd};
@@ -15,13 +16,15 @@ use super::completions::Completions;
 use super::end::End;
 use super::keys::Keys;
 use super::queue::{Event, EventKind};
-use super::{Bound, Inner, Listener, Options, Socket, Stage, To, Waiting};
+use super::{Bound, Inner, Listener, Options, Socket, Stage, To, Waiting, nanos};
 use crate::protocol::{Connection, Hello, Reset};
 
 /// Retries of a SEND that finds no receive. By the protocol there always is one, so the peer has gone wrong.
 const RNR_RETRIES: u8 = 2;
 /// After so long without a look by the program, the thread serves the wire.
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+/// Pieces of time in a connection's timeout.
+const BEATS: u32 = 8;
 /// For each step of resolving an address, in milliseconds.
 const RESOLVE: u16 = 2000;
 
@@ -52,6 +55,8 @@ pub(super) struct Shared {
     watching: AtomicBool,
     /// [`Sleeps`] that live.
     sleepers: AtomicUsize,
+    /// A piece of time of the shortest timeout of a connection, in nanoseconds; u64::MAX: there is none.
+    beat: AtomicU64,
     stopped: AtomicBool,
     wake: OwnedFd,
     /// See [`super::Exs::watch`].
@@ -116,6 +121,7 @@ impl Shared {
             looks: AtomicU64::new(0),
             watching: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
+            beat: AtomicU64::new(u64::MAX),
             stopped: AtomicBool::new(false),
             wake,
             changed: OnceLock::new(),
@@ -128,15 +134,15 @@ impl Shared {
 
     /// Wait for the wire, and serve it while no thread of the program does.
     pub fn run(self: &Arc<Self>) {
-        let mut seen = 0;
+        let (mut seen, mut last) = (0, Instant::now());
         while !self.stopped.load(Ordering::SeqCst) {
             let mut fds = [
                 PollFd::new(&self.wake, PollFlags::IN),
                 PollFd::new(&self.channel, PollFlags::IN),
                 PollFd::new(&self.device.completions.channel, PollFlags::IN),
             ];
-            let limit = self.watching.load(Ordering::SeqCst).then_some(&TICK);
-            if poll(&mut fds, limit).is_err_and(|errno| errno != rustix::io::Errno::INTR) {
+            let limit = if self.watching.load(Ordering::SeqCst) { Some(TICK) } else { self.next_beat(last) };
+            if poll(&mut fds, limit.as_ref()).is_err_and(|errno| errno != rustix::io::Errno::INTR) {
                 return;
             }
             // It was written to; if not, there is nothing to read.
@@ -152,7 +158,76 @@ impl Shared {
             self.watching.store(!alone, Ordering::SeqCst);
             self.progress(alone);
             seen = looks;
+            last = self.beat(last);
         }
+    }
+
+    /// Have the thread look at a connection with this timeout in time.
+    pub fn pace(&self, timeout: Duration) {
+        let beat = nanos(timeout / BEATS).max(1);
+        if !timeout.is_zero() && self.beat.fetch_min(beat, Ordering::SeqCst) > beat {
+            self.wake_up();
+        }
+    }
+
+    /// The time until the next piece of time ends; None: no connection has a timeout.
+    fn next_beat(&self, last: Instant) -> Option<Timespec> {
+        let beat = self.beat.load(Ordering::SeqCst);
+        let left = Duration::from_nanos(beat).saturating_sub(last.elapsed());
+        let time = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        (beat != u64::MAX).then_some(time)
+    }
+
+    /// Tell all connections of a piece of time, if one has passed since `last`; the time from which the next one is
+    /// counted.
+    fn beat(&self, last: Instant) -> Instant {
+        let beat = self.beat.load(Ordering::SeqCst);
+        let (now, beat) = (Instant::now(), Duration::from_nanos(beat));
+        if now - last < beat {
+            return last;
+        }
+        // What came before the piece's end is no silence.
+        self.look(false, true);
+        let sockets: Vec<_> = {
+            let sockets = lock(&self.sockets);
+            // Under the lock: a socket that comes later changes it again.
+            let timeouts = sockets.values().map(|socket| socket.timeout()).filter(|timeout| !timeout.is_zero());
+            let next = timeouts.min().map_or(u64::MAX, |timeout| nanos(timeout / BEATS).max(1));
+            self.beat.store(next, Ordering::SeqCst);
+            sockets.values().cloned().collect()
+        };
+        // A longer time is one in which this process was stopped, or had no connection.
+        let passed = (now - last).min(beat);
+        for socket in sockets {
+            self.tick(&socket, passed);
+        }
+        self.tell_of_change();
+        now
+    }
+
+    fn tick(&self, socket: &Arc<Socket>, passed: Duration) {
+        let timeout = socket.timeout();
+        if timeout.is_zero() {
+            return;
+        }
+        let mut inner = socket.inner();
+        match inner.stage {
+            Stage::Connecting(_) | Stage::Accepting(_) => {
+                let waited = inner.waited.map_or(Duration::ZERO, |waited| waited + passed);
+                inner.waited = Some(waited);
+                if waited >= timeout {
+                    self.lost(socket, &mut inner, Errno(libc::ETIMEDOUT));
+                }
+            }
+            _ => {
+                if let Some(end) = &mut inner.end {
+                    end.tick(passed, timeout);
+                }
+                socket.step(&mut inner);
+            }
+        }
+        drop(inner);
+        self.sweep(socket);
     }
 
     /// True if events must wake the thread even while the program looks now and then.
@@ -266,9 +341,10 @@ impl Shared {
         tell: To,
     ) -> rdma::Result<Arc<Socket>> {
         let Bound { number, id } = from.map_or_else(|| self.id(), Ok)?;
-        let inner = Mutex::new(Inner { stage: Stage::Connecting(tell), end: None });
+        let inner = Mutex::new(Inner { stage: Stage::Connecting(tell), end: None, waited: None });
         let socket = self.socket(number, options, inner, id);
         lock(&self.sockets).insert(number, socket.clone());
+        self.pace(options.timeout);
         if let Err(error) = socket.id.resolve_addr(to, RESOLVE) {
             lock(&self.sockets).remove(&number);
             return Err(error);
@@ -278,7 +354,8 @@ impl Shared {
 
     fn socket(self: &Arc<Self>, number: u64, options: Options, inner: Mutex<Inner>, id: Arc<CmId>) -> Arc<Socket> {
         let (qp, shared) = (AtomicU32::new(0), Arc::downgrade(self));
-        Arc::new(Socket { number, options, qp, inner, id, shared })
+        let timeout = AtomicU64::new(nanos(options.timeout));
+        Arc::new(Socket { number, options, qp, timeout, inner, id, shared })
     }
 
     /// The socket has a queue pair.
@@ -421,11 +498,12 @@ impl Shared {
         let mut end = End::new(&self.device, &id, &options).map_err(errno)?;
         id.set_cookie(number);
         let hello = Hello { settings: options.settings(), ring: end.ring() }.emit();
-        let inner = Mutex::new(Inner { stage: Stage::Accepting(to), end: None });
+        let inner = Mutex::new(Inner { stage: Stage::Accepting(to), end: None, waited: None });
         let socket = self.socket(number, options, inner, id);
         let mut inner = socket.inner();
         // Its events may come as soon as the peer is answered.
         lock(&self.sockets).insert(number, socket.clone());
+        self.pace(options.timeout);
         self.enter(&socket, &end);
         let accepted = end
             .start(protocol)
