@@ -7,6 +7,7 @@ use sys::{IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V2, ibv_context, ibv_gid, ibv_gid_e
 use verbs::{Errno, Result};
 
 use crate::context::Context;
+use crate::device::is_iwarp;
 use crate::entry::{minus_one, number, output, set_errno, shielded};
 use crate::query::check_port;
 
@@ -15,7 +16,7 @@ fn entry(context: &Context, port: u32, index: u32) -> Result<ibv_gid_entry> {
     let gids = context.facts().gids();
     match gids.get(index as usize) {
         Some(found) => Ok(convert(context, found, index)),
-        None if (index as usize) < table_len(gids.len()) => Err(ENODATA),
+        None if (index as usize) < table_len(context) => Err(ENODATA),
         None => Err(Errno::EINVAL),
     }
 }
@@ -24,17 +25,21 @@ fn entry(context: &Context, port: u32, index: u32) -> Result<ibv_gid_entry> {
 const ENODATA: Errno = Errno(libc::ENODATA);
 
 /// Entries of the port's GID table: like an adapter's, it has room for more than the host has addresses.
-pub(crate) fn table_len(gids: usize) -> usize {
-    (gids + 1).next_power_of_two().max(16)
+pub(crate) fn table_len(context: &Context) -> usize {
+    view::port::table_len(report::Settings::of_process().device, context.facts().gids().len())
+}
+
+/// True for GIDs of RoCE; those of InfiniBand and iWARP are of the first type (`rdma_gid_attr` in Linux).
+fn is_roce(context: &Context) -> bool {
+    !is_iwarp() && !context.facts().link_layer().is_infiniband()
 }
 
 fn convert(context: &Context, found: &nic::GidEntry, index: u32) -> ibv_gid_entry {
-    let infiniband = context.facts().link_layer().is_infiniband();
     ibv_gid_entry {
         gid: ibv_gid { raw: found.gid.0 },
         gid_index: index,
         port_num: 1,
-        gid_type: if infiniband { IBV_GID_TYPE_IB } else { IBV_GID_TYPE_ROCE_V2 },
+        gid_type: if is_roce(context) { IBV_GID_TYPE_ROCE_V2 } else { IBV_GID_TYPE_IB },
         ndev_ifindex: found.ifindex,
     }
 }
@@ -121,8 +126,7 @@ pub unsafe extern "C" fn ibv_query_gid_type(context: *mut ibv_context, port: u8,
         let context = unsafe { Context::of(context) }?;
         entry(context, port.into(), index).map_err(|e| if e == Errno::EINVAL { Errno::ENOENT } else { e })?;
         // SAFETY: the caller's variable or NULL.
-        *unsafe { output(kind) }? =
-            if context.facts().link_layer().is_infiniband() { SYSFS_IB_ROCE_V1 } else { SYSFS_ROCE_V2 };
+        *unsafe { output(kind) }? = if is_roce(context) { SYSFS_ROCE_V2 } else { SYSFS_IB_ROCE_V1 };
         Ok(0)
     })
 }

@@ -196,7 +196,7 @@ fn port_attr(context: &Context) -> ibv_port_attr {
         state: if down { IBV_PORT_DOWN } else { IBV_PORT_ACTIVE },
         max_mtu: IBV_MTU_4096,
         active_mtu: IBV_MTU_4096,
-        gid_tbl_len: crate::gid::table_len(context.facts().gids().len()) as c_int,
+        gid_tbl_len: crate::gid::table_len(context) as c_int,
         port_cap_flags: IBV_PORT_CM_SUP,
         max_msg_sz: limits::MAX_MSG,
         pkey_tbl_len: limits::PKEYS,

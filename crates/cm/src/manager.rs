@@ -355,7 +355,8 @@ impl Cm {
             link_layer: state.nic.link_layer(),
             sgid_index,
             sgid,
-            dgid: gid(entry.dst).1,
+            // The GID of a peer of iWARP is its hardware address, which this side does not know.
+            dgid: if state.is_iwarp() { Gid::ZERO } else { gid(entry.dst).1 },
             routed: matches!(entry.phase, Phase::RouteResolved | Phase::Connect),
             conn: match &entry.mpa {
                 Some(mpa) => Some((mpa.state(), mpa.local.clone(), mpa.remote.clone())),

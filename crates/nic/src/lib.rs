@@ -119,7 +119,7 @@ impl Nic {
 
     fn new(settings: &'static Settings) -> Result<Nic> {
         let link_layer = view::port::link_layer(settings);
-        let gids: Vec<GidEntry> = view::port::gids(link_layer)
+        let gids: Vec<GidEntry> = view::port::gids(settings.device, link_layer)
             .into_iter()
             .map(|g| GidEntry { gid: g.gid, ifindex: g.ifindex, ifname: g.ifname })
             .collect();

@@ -63,10 +63,19 @@ pub fn interfaces_with_address() -> Vec<String> {
     names
 }
 
+/// The hardware address that stands in the GID of the iWARP device: that of the GUID, or one that is made of it, with
+/// the bit for "local".
+pub fn mac() -> [u8; 6] {
+    hardware_address(&interfaces()).unwrap_or_else(|| {
+        let [a, b, c, _, _, d, e, f] = guid().to_be_bytes();
+        [a & !1 | 2, b, c, d, e, f]
+    })
+}
+
 /// The node GUID, as the number whose big-endian bytes are the GUID. It is the EUI-64 of the first hardware address, or
 /// a hash of the machine's or the host's name where there is none. All processes of a host have the same.
 pub fn guid() -> u64 {
-    identity(&interfaces()).unwrap_or_else(|| {
+    hardware_address(&interfaces()).map(eui64).unwrap_or_else(|| {
         let name = ["/etc/machine-id", "/proc/sys/kernel/hostname"]
             .iter()
             .find_map(|path| std::fs::read(path).ok().filter(|bytes| !bytes.trim_ascii().is_empty()));
@@ -113,14 +122,15 @@ fn rank(ip: IpAddr, loopback: bool) -> Option<u8> {
     })
 }
 
-fn identity(found: &[Found]) -> Option<u64> {
+/// The first hardware address; one of an interface that is up, if there is one.
+fn hardware_address(found: &[Found]) -> Option<[u8; 6]> {
     let macs = |only_up: bool| {
         found.iter().find_map(|entry| match entry.what {
             What::Mac(mac) if !entry.loopback && (entry.up || !only_up) && mac != [0; 6] => Some(mac),
             _ => None,
         })
     };
-    macs(true).or_else(|| macs(false)).map(eui64)
+    macs(true).or_else(|| macs(false))
 }
 
 /// The modified EUI-64 of a hardware address (RFC 4291, appendix A), as RoCE adapters make their GUID.
@@ -236,6 +246,7 @@ mod tests {
             what: What::Mac(mac),
         };
         let found = [mac("lo", true, [0; 6]), mac("ifb0", false, [9; 6]), mac("eth0", true, [0x02, 0xfc, 0, 0, 0, 1])];
+        let identity = |found: &[Found]| hardware_address(found).map(eui64);
         assert_eq!(identity(&found), Some(0x00fc_00ff_fe00_0001));
         assert_eq!(identity(&found[..2]), Some(0x0b09_09ff_fe09_0909));
         assert_eq!(identity(&found[..1]), None);

@@ -2,8 +2,9 @@
 //!
 //! On Ethernet (the default) the port is a RoCE port, and its GIDs are the host's IP addresses. As an InfiniBand port
 //! it has the addresses that a subnet manager would have given it: a LID, and one GID, which is the subnet prefix and
-//! the GUID.
+//! the GUID. The port of the iWARP device has one GID, too: a hardware address, as Linux's drivers give it.
 
+use report::Device;
 use verbs::{Gid, LinkLayer};
 
 use crate::hostaddr::{self, HostGid};
@@ -27,8 +28,24 @@ pub fn infiniband() -> LinkLayer {
 }
 
 /// The port's GID table.
-pub fn gids(link_layer: LinkLayer) -> Vec<HostGid> {
-    if link_layer.is_infiniband() { vec![own_gid(hostaddr::guid())] } else { hostaddr::gids() }
+pub fn gids(device: Device, link_layer: LinkLayer) -> Vec<HostGid> {
+    match device {
+        Device::Iwarp => vec![hardware_gid(hostaddr::mac())],
+        Device::Roce if link_layer.is_infiniband() => vec![own_gid(hostaddr::guid())],
+        Device::Roce => hostaddr::gids(),
+    }
+}
+
+/// The entries of the GID table of a port with this many GIDs. A port of iWARP has room for its own one only.
+pub fn table_len(device: Device, gids: usize) -> usize {
+    if device.is_iwarp() { gids } else { hostaddr::table_len(gids) }
+}
+
+/// The GID of a port of iWARP (Linux: `siw_query_gid`): a hardware address and zeros. Connections have IP addresses.
+fn hardware_gid(mac: [u8; 6]) -> HostGid {
+    let mut gid = Gid::ZERO;
+    gid.0[..6].copy_from_slice(&mac);
+    HostGid { gid, ifname: String::new(), ifindex: 0 }
 }
 
 /// A LID for a GUID: any but 0 and the subnet manager's.
@@ -54,6 +71,16 @@ mod tests {
         for guid in (0..1 << 20).chain([u64::MAX]) {
             assert!((SM_LID + 1..=LAST_LID).contains(&lid(guid)), "{guid:#x}");
         }
+    }
+
+    #[test]
+    fn the_gid_of_iwarp_is_a_hardware_address() {
+        let gid = hardware_gid([2, 0x42, 0xac, 0x11, 0, 3]).gid;
+        assert_eq!(gid.to_string(), "0242:ac11:0003:0000:0000:0000:0000:0000");
+        let table = gids(Device::Iwarp, LinkLayer::Ethernet);
+        assert_eq!((table.len(), table_len(Device::Iwarp, 1)), (1, 1));
+        assert_eq!(table[0].gid, hardware_gid(hostaddr::mac()).gid);
+        assert_ne!(table[0].gid, Gid::ZERO);
     }
 
     #[test]

@@ -136,7 +136,7 @@ impl ViewInfo {
             device,
             guid: hostaddr::guid(),
             link_layer,
-            gids: port::gids(link_layer),
+            gids: port::gids(device, link_layer),
             interfaces: hostaddr::interfaces_with_address(),
             hostname: line("/proc/sys/kernel/hostname").unwrap_or_default(),
             cpus: line("/sys/devices/system/cpu/online").unwrap_or_else(|| "0".into()),
@@ -260,8 +260,9 @@ fn port(b: &mut Builder, at: &str, info: &ViewInfo) {
     }
     for (n, entry) in info.gids.iter().enumerate() {
         b.file(&format!("{at}/gids/{n}"), entry.gid);
-        // InfiniBand's GIDs share a name with RoCE's first ones (ib_cache_gid_type_str in Linux).
-        b.file(&format!("{at}/gid_attrs/types/{n}"), if infiniband { "IB/RoCE v1" } else { "RoCE v2" });
+        // GIDs of InfiniBand and iWARP share a name with RoCE's first ones (ib_cache_gid_type_str in Linux).
+        let is_roce = !infiniband && !info.device.is_iwarp();
+        b.file(&format!("{at}/gid_attrs/types/{n}"), if is_roce { "RoCE v2" } else { "IB/RoCE v1" });
         let ndev = format!("{at}/gid_attrs/ndevs/{n}");
         match entry.ifname.is_empty() {
             true => b.link(&ndev, UNREADABLE),
@@ -269,7 +270,7 @@ fn port(b: &mut Builder, at: &str, info: &ViewInfo) {
         }
     }
     // Empty entries have a zero GID, and attributes that cannot be read.
-    for n in info.gids.len()..hostaddr::table_len(info.gids.len()) {
+    for n in info.gids.len()..port::table_len(info.device, info.gids.len()) {
         b.file(&format!("{at}/gids/{n}"), Gid::ZERO);
         b.link(&format!("{at}/gid_attrs/types/{n}"), UNREADABLE);
         b.link(&format!("{at}/gid_attrs/ndevs/{n}"), UNREADABLE);

@@ -129,6 +129,22 @@ pub fn devices(suite: &mut Suite, _: &Options) {
     netlink::cases(suite, &sandbox);
     let done = sandbox.softrnic("devinfo", &["devinfo"]).run(Duration::from_secs(20));
     record(suite, "softrnic devinfo", done, |out| (out.contains(DEVICE), format!("{DEVICE} is not listed")));
+    match Sandbox::new("devices-iwarp", &[("SOFTRNIC_DEVICE", "iwarp")]) {
+        Ok(sandbox) => {
+            check_one(suite, &sandbox, "ibv_devinfo", &["-v", "-d", "softiw0"], |out| {
+                let row = |name: &str| out.lines().find(|line| line.contains(name)).unwrap_or_default();
+                let good = row("transport:").contains("iWARP (1)") && row("gid_tbl_len").ends_with("\t1");
+                (good, format!("no device of iWARP with one GID: {}", row("gid_tbl_len")))
+            });
+            // As Linux's drivers of iWARP have it: a hardware address and ten zero bytes.
+            check_one(suite, &sandbox, "cat", &["/sys/class/infiniband/softiw0/ports/1/gids/0"], |out| {
+                let gid = out.trim();
+                let is_mac = gid.ends_with(":0000:0000:0000:0000:0000") && !gid.starts_with("0000:0000:0000");
+                (is_mac, format!("no hardware address: {gid}"))
+            });
+        }
+        Err(e) => suite.fail("devices of iWARP", e),
+    }
 }
 
 pub fn selftest(suite: &mut Suite, options: &Options) {
