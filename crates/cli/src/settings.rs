@@ -64,6 +64,12 @@ pub const SETTINGS: &[Setting] = &[
             asks. 1 (the default): it asks.",
     },
     Setting {
+        name: variable::MPA_FPDU,
+        values: "BYTES",
+        about: "The longest FPDU that softiw0 sends, 136 to 65535 bytes; by default the longest that there are. 1448 \
+            is one TCP segment of Ethernet, as adapters and Linux's siw send them.",
+    },
+    Setting {
         name: variable::PCAP,
         values: "FILE",
         about: "Every packet is written to this pcapng file, as RoCEv2 would carry it; what is in it stays. The \

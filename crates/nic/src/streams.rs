@@ -26,8 +26,8 @@ use crate::{Nic, errno};
 
 /// Bytes that one call reads or writes at most.
 pub(crate) const CHUNK: usize = 256 << 10;
-/// Bytes of FPDUs. Longer ones than TCP's segments cost fewer calls, and every receiver has to take them: their length
-/// field says what it can.
+/// Bytes of FPDUs, if the settings have no other number. Longer ones than TCP's segments cost fewer calls, and every
+/// receiver has to take them: their length field says what it can.
 const FPDU: usize = u16::MAX as usize;
 /// Connections up to which a poll tries each of them, without asking the system first which are ready.
 const FEW: usize = 4;
@@ -494,10 +494,11 @@ impl Nic {
         before: &[u8],
         tap: Option<Box<StreamTap>>,
     ) -> Result<u64> {
+        let fpdu = self.settings.mpa_fpdu.map_or(FPDU, usize::from);
         let mut core = self.lock();
         let now = core.read_time();
         let key = core.streams.add(socket, &self.fds)?;
-        match core.engine.attach_stream(Qpn::new(qpn), agreed, FPDU, before, now) {
+        match core.engine.attach_stream(Qpn::new(qpn), agreed, fpdu, before, now) {
             Ok(qp) => {
                 core.want_exact_time(); // no poll goes past the connections
                 let hold = if agreed.role == Role::Initiator { now + HOLD } else { 0 };

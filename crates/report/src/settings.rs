@@ -31,6 +31,8 @@ pub mod variable {
     pub const DEVICE: &str = "SOFTRNIC_DEVICE";
     /// [`Settings::mpa_crc`](super::Settings::mpa_crc).
     pub const MPA_CRC: &str = "SOFTRNIC_MPA_CRC";
+    /// [`Settings::mpa_fpdu`](super::Settings::mpa_fpdu).
+    pub const MPA_FPDU: &str = "SOFTRNIC_MPA_FPDU";
     /// [`Settings::pcap`](super::Settings::pcap).
     pub const PCAP: &str = "SOFTRNIC_PCAP";
     /// [`Settings::pcap_snaplen`](super::Settings::pcap_snaplen).
@@ -74,6 +76,10 @@ impl Device {
     }
 }
 
+/// Sizes of FPDUs that can be asked for: the shortest has the 128 bytes that every MULPDU has (RFC 5044, section 3.2),
+/// with length, padding and CRC.
+pub const FPDUS: std::ops::RangeInclusive<u16> = 136..=u16::MAX;
+
 /// Which lines the library writes on standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogLevel {
@@ -115,6 +121,9 @@ pub struct Settings {
     /// `SOFTRNIC_MPA_CRC`: softiw0 does not ask for CRCs if this is `0`; they are used all the same if the peer asks
     /// (RFC 5044, section 7.1.1). Default: it asks.
     pub mpa_crc: bool,
+    /// `SOFTRNIC_MPA_FPDU`: bytes of the longest FPDU that softiw0 sends, [`FPDUS`]. Default, `None`: the longest that
+    /// there are, which cost fewer calls than those of a TCP segment.
+    pub mpa_fpdu: Option<u16>,
     /// `SOFTRNIC_PCAP`: the file to which every packet is written. Default, and for the empty path: `None`.
     pub pcap: Option<PathBuf>,
     /// `SOFTRNIC_PCAP_SNAPLEN`: bytes kept of each packet, 0 for all. An error, in words for the user, if it is text
@@ -183,6 +192,9 @@ impl Settings {
             fault: text(variable::FAULT).filter(|spec| !spec.is_empty()),
             infiniband: is(variable::LINK_LAYER, INFINIBAND),
             mpa_crc: !is(variable::MPA_CRC, "0"),
+            mpa_fpdu: text(variable::MPA_FPDU)
+                .and_then(|bytes| bytes.trim().parse().ok())
+                .filter(|n| FPDUS.contains(n)),
             device: if is(variable::DEVICE, IWARP) { Device::Iwarp } else { Device::Roce },
             pcap: not_empty(variable::PCAP).map(PathBuf::from),
             pcap_snaplen: text(variable::PCAP_SNAPLEN).map_or(Ok(0), |text| {

@@ -20,6 +20,7 @@ fn nothing_is_asked_for_by_an_empty_environment() {
         infiniband: false,
         device: Device::Roce,
         mpa_crc: true,
+        mpa_fpdu: None,
         pcap: None,
         pcap_snaplen: Ok(0),
         permit_ptrace: false,
@@ -43,6 +44,7 @@ fn nothing_is_asked_for_by_an_empty_environment() {
         ("SOFTRNIC_LINK_LAYER", "token ring"),
         ("SOFTRNIC_DEVICE", "all of them"),
         ("SOFTRNIC_MPA_CRC", "no"),
+        ("SOFTRNIC_MPA_FPDU", "135"),
         ("SOFTRNIC_PCAP", ""),
         ("SOFTRNIC_PERMIT_PTRACE", "0"),
         ("SOFTRNIC_WITH_HARDWARE", ""),
@@ -79,6 +81,8 @@ fn each_variable_has_its_field() {
     is("SOFTRNIC_LINK_LAYER", "infiniband", |s| s.infiniband = true);
     is("SOFTRNIC_DEVICE", "iwarp", |s| s.device = Device::Iwarp);
     is("SOFTRNIC_MPA_CRC", "0", |s| s.mpa_crc = false);
+    is("SOFTRNIC_MPA_FPDU", "1448", |s| s.mpa_fpdu = Some(1448));
+    is("SOFTRNIC_MPA_FPDU", "70000", |s| s.mpa_fpdu = None);
     is("SOFTRNIC_PCAP", "a file", |s| s.pcap = Some("a file".into()));
     is("SOFTRNIC_PCAP_SNAPLEN", "96", |s| s.pcap_snaplen = Ok(96));
     is("SOFTRNIC_PCAP_SNAPLEN", "x", |s| {
