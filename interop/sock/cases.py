@@ -267,7 +267,7 @@ def nginx(sendfile="off"):
     started.remove(load)
     check(load.returncode == 0 and "requests in" in told and "Non-2xx" not in told, f"wrk: {told}")
     stop(server)
-    return total if sendfile == "off" else 0
+    return total
 
 
 def nginx_sendfile():
@@ -306,7 +306,7 @@ def apache(mpm="prefork", sendfile="off"):
             total += int(name)
         compare(made, "got")
     stop(server)
-    return total if sendfile == "off" else 0
+    return total
 
 
 def apache_event():

@@ -7,13 +7,13 @@ use libc::{iovec, msghdr};
 use verbs::Errno;
 
 use crate::kernel;
-use crate::next::{self, entries, entries_after, entries_if, fail};
+use crate::next::{self, entries, entries_if, fail};
 use crate::table::{self, Tag};
 use crate::work::{Use, connection};
 use crate::{meet, process};
 
 /// A buffer of the program, or its pieces.
-enum Pieces<'a> {
+pub enum Pieces<'a> {
     One(iovec),
     Many(&'a [iovec]),
 }
@@ -66,7 +66,7 @@ impl Pieces<'_> {
     }
 }
 
-fn one(buf: *const c_void, len: usize) -> Pieces<'static> {
+pub fn one(buf: *const c_void, len: usize) -> Pieces<'static> {
     // A call moves no more (read(2)).
     Pieces::One(iovec { iov_base: buf.cast_mut(), iov_len: len.min(0x7FFF_F000) })
 }
@@ -83,7 +83,7 @@ unsafe fn many<'a>(vector: *const iovec, count: usize) -> Option<Pieces<'a>> {
 }
 
 /// Does a call on a connection that has no shared memory, yet; with it, if it has some now.
-fn with<R>(fd: i32, by_ring: impl FnOnce(&Use) -> R, by_kernel: impl FnOnce() -> R) -> R {
+pub fn with<R>(fd: i32, by_ring: impl FnOnce(&Use) -> R, by_kernel: impl FnOnce() -> R) -> R {
     meet::advance(fd);
     if let Some(connection) = connection(fd) {
         return by_ring(&connection);
@@ -248,7 +248,7 @@ fn look_by_copy(connection: &Use, pieces: &Pieces<'_>, discard: bool) -> Result<
 const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | libc::MSG_MORE | libc::MSG_EOR;
 
 /// Sends. `None`: the kernel has to do it.
-fn send_all(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isize> {
+pub fn send_all(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isize> {
     if flags & !SEND_FLAGS != 0 {
         connection.demote(true, false, true);
         return None;
@@ -454,7 +454,8 @@ unsafe extern "C" fn sendmsg_known(fd: i32, message: *const msghdr, flags: i32) 
     with(fd, by_ring, by_kernel)
 }
 
-unsafe extern "C" fn before_sendmmsg(fd: i32, all: *mut libc::mmsghdr, count: u32) {
+/// Whether messages go by a connection of ours. Descriptors in them are let go.
+unsafe extern "C" fn sendmmsg_needs_us(fd: i32, all: *mut libc::mmsghdr, count: u32) -> i32 {
     let error = next::errno();
     for n in 0..if all.is_null() { 0 } else { count as usize } {
         // SAFETY: the caller's promise of sendmmsg(2): so many headers.
@@ -462,18 +463,39 @@ unsafe extern "C" fn before_sendmmsg(fd: i32, all: *mut libc::mmsghdr, count: u3
         if header.msg_controllen > 0 && !header.msg_control.is_null() {
             // SAFETY: as before.
             unsafe { let_go(header) };
+            process::send_by_tcp(fd);
         }
     }
-    process::send_by_tcp(fd);
     next::set_errno(error);
+    i32::from(table::tag(fd) != Tag::Unknown && !all.is_null())
+}
+
+/// One message after the other, as the kernel sends them (`__sys_sendmmsg`): no more than 1,024, none behind one that
+/// was sent in part, and an error only if it is the first one's.
+unsafe extern "C" fn sendmmsg_known(fd: i32, all: *mut libc::mmsghdr, count: u32, flags: i32) -> i32 {
+    let mut done = 0;
+    for n in 0..count.min(1024) as usize {
+        // SAFETY: the caller's promise of sendmmsg(2): so many headers, which it may write to.
+        let message = unsafe { &mut *all.add(n) };
+        // SAFETY: the same promise.
+        let sent = unsafe { sendmsg_known(fd, &raw const message.msg_hdr, flags) };
+        if sent < 0 {
+            return if done > 0 { done } else { -1 };
+        }
+        message.msg_len = sent as u32;
+        done += 1;
+        // SAFETY: the same promise.
+        let wanted = unsafe { many(message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) }.map_or(0, |all| all.len());
+        if (sent as usize) < wanted {
+            break;
+        }
+    }
+    done
 }
 
 entries_if! {
     sendmsg sendmsg sendmsg_needs_us, sendmsg_known;
-}
-
-entries_after! {
-    sendmmsg sendmmsg before_sendmmsg;
+    sendmmsg sendmmsg sendmmsg_needs_us, sendmmsg_known;
 }
 
 entries! {

@@ -23,6 +23,7 @@ mod orphan;
 mod poll;
 mod process;
 mod rules;
+mod sendfile;
 mod sets;
 mod spin;
 mod status;

@@ -6,7 +6,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 use sock::status::State;
 
 use crate::kernel::borrow;
-use crate::next::{self, entries, entries_after};
+use crate::next::{self, entries_after};
 use crate::table::{self, Tag};
 use crate::work::using;
 use crate::{descriptors, epoll, holders, link, meet, rules, sets, spin, status, work};
@@ -159,12 +159,6 @@ entries_after! {
     popen popen before_exec;
 }
 
-unsafe extern "C" fn sendfile_known(out: i32, file: i32, offset: *mut std::ffi::c_void, count: usize) -> isize {
-    send_by_tcp(out);
-    // SAFETY: the caller's arguments.
-    unsafe { next::sendfile()(out, file, offset, count) }
-}
-
 /// What the kernel sends by itself goes by TCP, and all that follows.
 pub fn send_by_tcp(fd: i32) {
     if let Some(connection) = using(fd) {
@@ -183,11 +177,6 @@ extern "C" fn before_splice(from: i32, _from_offset: usize, to: i32) {
 
 entries_after! {
     splice splice before_splice;
-}
-
-entries! {
-    sendfile sendfile sendfile_known;
-    sendfile64 sendfile sendfile_known;
 }
 
 /// Runs before the program does.
