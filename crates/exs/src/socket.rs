@@ -5,6 +5,8 @@
 //!
 //! Bytes move in [`Queue::dequeue`], and in one thread of [`Exs`], which sleeps until something comes while no program
 //! thread looks.
+//!
+//! The child of a fork(2) has none of it: its calls are EBADF, and the parent's connections go on.
 
 mod completions;
 mod end;
@@ -110,8 +112,19 @@ pub struct Exs {
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
+/// In the child of a fork(2) the device, its thread and the locks are the parent's: EBADF, before anything of them is
+/// touched.
+fn not_in_child() -> Result<(), Errno> {
+    if rdma::is_child() { Err(Errno(libc::EBADF)) } else { Ok(()) }
+}
+
 impl Drop for Exs {
     fn drop(&mut self) {
+        if rdma::is_child() {
+            // The thread does not exist here, and keeps what it shares for good.
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.shared.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -123,6 +136,8 @@ impl Drop for Exs {
 impl Exs {
     /// Begin. ENODEV: the library has no device at 127.0.0.1.
     pub fn new(library: &Arc<Library>) -> Result<Exs, Errno> {
+        rdma::watch_forks();
+        not_in_child()?;
         let shared = Arc::new(Shared::new(library)?);
         let of_thread = shared.clone();
         let thread = std::thread::Builder::new().name("exs".into()).spawn(move || of_thread.run());
@@ -132,12 +147,14 @@ impl Exs {
 
     /// Make a queue of `depth` places (exs_qcreate). EINVAL: 0.
     pub fn queue(&self, depth: usize) -> Result<Arc<Queue>, Errno> {
+        not_in_child()?;
         let shared = Arc::downgrade(&self.shared);
         if depth == 0 { Err(Errno(libc::EINVAL)) } else { Ok(Arc::new(Queue::new(shared, depth))) }
     }
 
     /// Allocate `len` bytes and register them. EINVAL: 0.
     pub fn memory(&self, len: usize) -> Result<Arc<Memory>, Errno> {
+        not_in_child()?;
         if len == 0 {
             return Err(Errno(libc::EINVAL));
         }
@@ -173,6 +190,7 @@ impl Exs {
 
     /// Take an address, for [`Exs::listen_at`] or [`Exs::connect_from`]. EADDRINUSE, EADDRNOTAVAIL, EINVAL.
     pub fn bind(&self, at: SocketAddr) -> Result<Bound, Errno> {
+        not_in_child()?;
         let bind = || {
             let bound = self.shared.id()?;
             bound.id.bind(at)?;
@@ -189,6 +207,7 @@ impl Exs {
 
     /// As [`Exs::listen`], at an address that is taken.
     pub fn listen_at(&self, at: Bound, backlog: u16, options: Options) -> Result<Arc<Listener>, Errno> {
+        not_in_child()?;
         options.check()?;
         self.shared.listen(at, backlog, options).map_err(|error| error.errno)
     }
@@ -275,6 +294,7 @@ impl Listener {
     /// Accept a connection, the next one if none waits; an ACCEPT event brings it. Several may be posted. EBADF: the
     /// listener is closed.
     pub fn accept(&self, queue: &Arc<Queue>, handle: u64) -> Result<(), Errno> {
+        not_in_child()?;
         let shared = self.shared.upgrade().ok_or(Errno(libc::EBADF))?;
         // Held until the accept is in its place: a close ends it, or comes before.
         let id = self.id();
@@ -309,6 +329,7 @@ impl Listener {
 
     /// Listen no more: posted accepts end with ECANCELED, and connections that wait are refused. EBADF: it is closed.
     pub fn close(&self) -> Result<(), Errno> {
+        not_in_child()?;
         let id = self.id().take().ok_or(Errno(libc::EBADF))?;
         if let Some(shared) = self.shared.upgrade() {
             shared.forget(self.number);
@@ -494,11 +515,12 @@ impl Socket {
     /// Ask for the end of an operation. True: its event will come, with ECANCELED if it was not too late. False: it is
     /// too late.
     pub fn cancel(&self, operation: u64) -> bool {
-        self.inner().end.as_mut().is_some_and(|end| end.cancel(operation))
+        not_in_child().is_ok() && self.inner().end.as_mut().is_some_and(|end| end.cancel(operation))
     }
 
     /// Send nothing more, after what is pending (SHUT_WR). ENOTCONN: there is no connection.
     pub fn shutdown(&self) -> Result<(), Errno> {
+        not_in_child()?;
         self.inner().end.as_mut().ok_or(Errno(libc::ENOTCONN))?.shutdown()
     }
 

@@ -52,6 +52,7 @@ mod device;
 mod dm;
 pub mod dv;
 mod error;
+mod fork;
 mod memory;
 #[cfg(doctest)]
 mod misuse;
@@ -66,6 +67,7 @@ pub use completion::{CompChannel, Cq, PendingEvent, Status, Wc};
 pub use device::{AsyncEvent, AsyncSource, Context, Device, GidEntry, Pd, Xrcd};
 pub use dm::{Dm, DmMr};
 pub use error::{Error, Result};
+pub use fork::{is_child, watch_forks};
 pub use memory::{Mr, Mw, MwKind, Sge};
 pub use post::{Bind, Data, RecvWr, SendOp, SendWr};
 pub use prepared::{RecvList, RecvRequest, SendList, SendRequest};

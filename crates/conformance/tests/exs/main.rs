@@ -4,6 +4,7 @@ mod common;
 mod data;
 mod ends;
 mod forged;
+mod forked;
 mod keys;
 mod many;
 mod soak;

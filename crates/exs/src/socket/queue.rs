@@ -9,8 +9,8 @@ use rdma::Errno;
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-use super::Socket;
 use super::shared::{Shared, Sleeps};
+use super::{Socket, not_in_child};
 
 /// The time for which a thread that waits looks at the wire itself before it sleeps.
 const LOOK: Duration = Duration::from_micros(50);
@@ -130,8 +130,9 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Take a place. EAGAIN: there is none.
+    /// Take a place. EAGAIN: there is none. EBADF: this process is the child of a fork(2).
     pub fn reserve(&self) -> Result<(), Errno> {
+        not_in_child()?;
         let mut state = self.state();
         if state.places >= state.depth {
             return Err(Errno(libc::EAGAIN));
@@ -210,19 +211,23 @@ impl Queue {
     }
 
     /// Wait until `least` events are there or the time is over (`None`: for ever), and take up to `most`. Without
-    /// `least` the call does not wait. A signal does not end the wait.
+    /// `least` the call does not wait. A signal does not end the wait. The child of a fork(2) gets none.
     pub fn dequeue(&self, most: usize, least: usize, timeout: Option<Duration>) -> Vec<Event> {
         let since = Instant::now();
         loop {
             let left = timeout.map(|timeout| timeout.saturating_sub(since.elapsed()));
-            if let Ok(events) = self.take(most, least, left) {
-                return events;
+            match self.take(most, least, left) {
+                Ok(events) => return events,
+                Err(Errno(libc::EINTR)) => {}
+                Err(_) => return Vec::new(),
             }
         }
     }
 
     /// As [`Queue::dequeue`]. EINTR: a signal has ended the sleep before there were enough events, and none is taken.
+    /// EBADF: as [`Queue::reserve`].
     pub fn take(&self, most: usize, least: usize, timeout: Option<Duration>) -> Result<Vec<Event>, Errno> {
+        not_in_child()?;
         let since = Instant::now();
         let least = least.min(most);
         let look = match self.state().waiting {
