@@ -29,7 +29,11 @@ const RECEIVE_FLAGS: c_int = libc::MSG_DONTWAIT | libc::MSG_WAITALL | libc::MSG_
 fn transfer(iovs: &[exs_iovec], flags: c_int, queue: i32, mut op: Op) -> Result<isize, Errno> {
     let receive = matches!(op.kind, EVT_RECV | EVT_RECVMSG);
     let sock = get(op.fd);
-    let others = if sock.is_some() && !receive { PERSISTENT } else { 0 };
+    let others = match sock {
+        Some(_) if receive && flags & libc::MSG_WAITALL == 0 => libc::MSG_PEEK,
+        Some(_) if !receive => PERSISTENT,
+        _ => 0,
+    };
     if flags & !(others | if receive { RECEIVE_FLAGS } else { SEND_FLAGS }) != 0 {
         return refuse(libc::EOPNOTSUPP);
     }
@@ -50,6 +54,7 @@ fn transfer(iovs: &[exs_iovec], flags: c_int, queue: i32, mut op: Op) -> Result<
                 queue.put(Event { end: true, ..Event::new(EventKind::Receive, key, Ok(0)) });
                 return Ok(Cancel::None);
             }
+            true if flags & libc::MSG_PEEK != 0 => socket.peek(&memory, range, queue, key)?,
             true => socket.receive(&memory, range, flags & libc::MSG_WAITALL != 0, queue, key)?,
             false if flags & PERSISTENT != 0 => socket.send_persistent(&memory, range, queue, key)?,
             false => socket.send(&memory, range, queue, key)?,
@@ -83,7 +88,7 @@ pub extern "C" fn exs_send(
     call(|| transfer(&one(buffer.cast_mut(), len, memory), flags, queue, Op::new(EVT_SEND, fd, ahandle)))
 }
 
-/// `exs_recv`; errors as those of `exs_send`.
+/// `exs_recv`; errors as those of `exs_send`. With MSG_PEEK the bytes stay, and EAGAIN says that it would wait.
 #[unsafe(no_mangle)]
 pub extern "C" fn exs_recv(
     fd: c_int,

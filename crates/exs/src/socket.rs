@@ -11,6 +11,7 @@
 mod completions;
 mod end;
 mod keys;
+mod options;
 mod queue;
 mod shared;
 
@@ -22,51 +23,11 @@ use std::time::Duration;
 
 use rdma::{Access, CmId, Errno, Library, Mr, Pd};
 
-use crate::protocol::{Kind, MAX_RING, MAX_SMALL, Reset, Settings, Transferred};
+use crate::protocol::{Reset, Transferred};
 use end::{End, Part};
+pub use options::Options;
 pub use queue::{Bell, Event, EventKind, Queue, WaitMode};
 use shared::Shared;
-
-/// What a socket asks for before it is connected.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Options {
-    /// The kind; both ends have the same.
-    pub kind: Kind,
-    /// Advertisements that this end holds at a time, 1 to 1024. It uses no more of the peer's.
-    pub credits: u16,
-    /// Bytes up to which a send goes within its advertisement, at most 65536; the smaller one of both ends counts.
-    pub small: u32,
-    /// READs that may be outstanding, at most; the adapters agree.
-    pub reads: u8,
-    /// Pending sends, and pending receives.
-    pub places: usize,
-    /// Bytes of the ring of a stream, which takes what no receive waits for; 1 to 2^30.
-    pub ring: u32,
-    /// The time after which a peer that does not answer is taken for stopped, and a connection that is not made is
-    /// given up; zero: there is none. [`Socket::set_timeout`] changes it.
-    pub timeout: Duration,
-}
-
-/// [`Options::timeout`] of a new socket.
-const TIMEOUT: Duration = Duration::from_secs(60);
-
-impl Options {
-    /// The defaults for a kind.
-    pub fn new(kind: Kind) -> Options {
-        Options { kind, credits: 16, small: 256, reads: 8, places: 128, ring: 128 << 10, timeout: TIMEOUT }
-    }
-
-    fn settings(&self) -> Settings {
-        let stream = self.kind == Kind::Stream;
-        let (small, ring) = if stream { (0, self.ring) } else { (self.small, 0) };
-        Settings { kind: self.kind, credits: self.credits, small, ring }
-    }
-
-    fn check(&self) -> Result<(), Errno> {
-        let sound = (1..=1024).contains(&self.credits) && self.small <= MAX_SMALL && self.reads > 0 && self.places > 0;
-        if sound && (1..=MAX_RING).contains(&self.ring) { Ok(()) } else { Err(Errno(libc::EINVAL)) }
-    }
-}
 
 /// Registered memory. It stays registered while an operation uses it.
 pub struct Memory {
@@ -400,6 +361,18 @@ impl std::fmt::Debug for Socket {
     }
 }
 
+/// What a transfer has beside its bytes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum How {
+    Plain,
+    /// MSG_WAITALL.
+    All,
+    /// EXS_PERSISTENT.
+    Persistent,
+    /// MSG_PEEK.
+    Peek,
+}
+
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -414,13 +387,14 @@ impl Socket {
         kind: EventKind,
         memory: &Arc<Memory>,
         part: Range<usize>,
-        (wait_all, persistent): (bool, bool),
+        how: How,
         to: (&Arc<Queue>, u64),
     ) -> Result<u64, Errno> {
         if part.start > part.end || part.end > memory.mr.len() {
             return Err(Errno(libc::EINVAL));
         }
-        let part = Part { offset: part.start, len: part.end - part.start, wait_all, persistent };
+        let (wait_all, persistent, peek) = (how == How::All, how == How::Persistent, how == How::Peek);
+        let part = Part { offset: part.start, len: part.end - part.start, wait_all, persistent, peek };
         to.0.reserve()?;
         let mut inner = self.inner();
         let begun = match (&inner.stage, &inner.end) {
@@ -485,7 +459,7 @@ impl Socket {
         queue: &Arc<Queue>,
         handle: u64,
     ) -> Result<u64, Errno> {
-        self.begin(EventKind::Send, memory, part, (false, false), (queue, handle))
+        self.begin(EventKind::Send, memory, part, How::Plain, (queue, handle))
     }
 
     /// As [`Socket::send`], with EXS_PERSISTENT: the send stays, and each receive of the peer reads the memory as it is
@@ -497,7 +471,7 @@ impl Socket {
         queue: &Arc<Queue>,
         handle: u64,
     ) -> Result<u64, Errno> {
-        self.begin(EventKind::Send, memory, part, (false, true), (queue, handle))
+        self.begin(EventKind::Send, memory, part, How::Persistent, (queue, handle))
     }
 
     /// Receive into a part of a memory. `wait_all` is MSG_WAITALL of a stream. Errors as those of [`Socket::send`].
@@ -509,7 +483,20 @@ impl Socket {
         queue: &Arc<Queue>,
         handle: u64,
     ) -> Result<u64, Errno> {
-        self.begin(EventKind::Receive, memory, part, (wait_all, false), (queue, handle))
+        let how = if wait_all { How::All } else { How::Plain };
+        self.begin(EventKind::Receive, memory, part, how, (queue, handle))
+    }
+
+    /// Copy what [`Socket::receive`] would get now, and leave it there (MSG_PEEK). EAGAIN: it would wait. EOPNOTSUPP:
+    /// the next packet is not within its advertisement.
+    pub fn peek(
+        &self,
+        memory: &Arc<Memory>,
+        part: Range<usize>,
+        queue: &Arc<Queue>,
+        handle: u64,
+    ) -> Result<u64, Errno> {
+        self.begin(EventKind::Receive, memory, part, How::Peek, (queue, handle))
     }
 
     /// Ask for the end of an operation. True: its event will come, with ECANCELED if it was not too late. False: it is

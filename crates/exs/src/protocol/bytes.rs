@@ -131,6 +131,23 @@ impl Bytes {
         Ok(())
     }
 
+    /// See [`super::Connection::peek`].
+    pub fn peek(&mut self, op: Op, buffer: Buffer) -> Result<(), Refused> {
+        if self.dead.is_some() && !self.receiver.has_fin() {
+            return Err(Refused::Gone);
+        }
+        self.check(op, 0)?;
+        // Bounded by MAX_LEN.
+        let pieces = self.receiver.look(buffer.len as u32).ok_or(Refused::Nothing)?;
+        let mut len = 0;
+        for (at, piece) in pieces.into_iter().filter(|(_, piece)| *piece > 0) {
+            self.outputs.push_back(Output::CopyRing { at, to: buffer.part(len, piece.into()) });
+            len += u64::from(piece);
+        }
+        self.done(op, Outcome::Received { len, truncated: false, end: len == 0 });
+        Ok(())
+    }
+
     /// See [`super::Connection::cancel`]. A send of which a byte is handed out is sent to its end.
     pub fn cancel(&mut self, op: Op) -> bool {
         if let Some(at) = self.sends.iter().position(|send| send.op == op) {

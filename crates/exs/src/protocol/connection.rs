@@ -194,6 +194,13 @@ impl Connection {
         }
     }
 
+    /// Copy what a receive would get now, and leave it there (MSG_PEEK): bytes of the ring, or small data. It waits for
+    /// nothing, and ends at once.
+    pub fn peek(&mut self, op: Op, buffer: Buffer) -> Result<(), Refused> {
+        self.check(buffer.len)?;
+        of!(mut self, end => end.peek(op, buffer))
+    }
+
     /// Ask for an operation's end. True: its event will come, which may be [`super::Outcome::Cancelled`], or another
     /// one if it was too late. False: it is too late for a receive, or there is no such operation.
     pub fn cancel(&mut self, op: Op) -> bool {

@@ -200,6 +200,34 @@ impl Packets {
         Ok(())
     }
 
+    /// See [`super::Connection::peek`].
+    pub fn peek(&mut self, op: Op, buffer: Buffer) -> Result<(), Refused> {
+        if self.dead.is_some() && !(self.peer_fin && self.incoming.is_empty()) {
+            return Err(Refused::Gone);
+        }
+        self.check(op, 0)?;
+        if self.receives.iter().any(|receive| !receive.closed) {
+            return Err(Refused::Nothing);
+        }
+        let Some(first) = self.incoming.iter().find(|incoming| !incoming.closed) else {
+            if !self.peer_fin {
+                return Err(Refused::Nothing);
+            }
+            self.done(op, Outcome::Received { len: 0, truncated: false, end: true });
+            return Ok(());
+        };
+        let len = first.len.min(buffer.len);
+        let truncated = len < first.len;
+        match first.from {
+            _ if len == 0 => {}
+            Source::Slot(slot) => self.outputs.push_back(Output::Copy { slot, to: buffer.part(0, len) }),
+            // A READ would hold the packet, which its sender may want back.
+            Source::Memory(_) => return Err(Refused::NotSupported),
+        }
+        self.done(op, Outcome::Received { len, truncated, end: false });
+        Ok(())
+    }
+
     /// Ask for an operation's end. True: its event will come, which may be [`Outcome::Cancelled`] or, if the peer has
     /// taken the data, [`Outcome::Sent`]. False: it is too late for a receive, or there is no such operation.
     pub fn cancel(&mut self, op: Op) -> bool {

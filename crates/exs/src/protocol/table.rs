@@ -49,8 +49,10 @@ pub enum Refused {
     Long,
     /// Another pending operation has this number: EINVAL.
     Twice,
-    /// EXS_PERSISTENT on a stream: EOPNOTSUPP.
+    /// EXS_PERSISTENT on a stream, or a look at a packet whose bytes are at the peer: EOPNOTSUPP.
     NotSupported,
+    /// There is nothing to look at: EAGAIN.
+    Nothing,
 }
 
 /// The reason why a connection ended before its operations.

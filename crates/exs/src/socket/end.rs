@@ -84,7 +84,7 @@ fn errno(why: Reset) -> Errno {
 
 fn refused(why: Refused) -> Errno {
     Errno(match why {
-        Refused::Full => libc::EAGAIN,
+        Refused::Full | Refused::Nothing => libc::EAGAIN,
         Refused::Shut => libc::EPIPE,
         Refused::Gone => libc::ECONNRESET,
         Refused::Empty | Refused::Twice => libc::EINVAL,
@@ -174,6 +174,7 @@ impl End {
         let op = self.next;
         let at = Buffer { region: op, offset: buffer.offset as u64, len: buffer.len as u64 };
         let begun = match kind {
+            _ if buffer.peek => protocol.peek(Op(op), at),
             EventKind::Send => protocol.send(Op(op), at, buffer.persistent),
             _ => protocol.receive(Op(op), at, buffer.wait_all),
         };
@@ -457,6 +458,7 @@ pub(super) struct Part {
     pub len: usize,
     pub wait_all: bool,
     pub persistent: bool,
+    pub peek: bool,
 }
 
 fn of_status(status: Status) -> Reset {

@@ -131,6 +131,16 @@ impl Receiver {
         self.receives.is_empty() && (self.used > 0 || self.fin)
     }
 
+    /// The pieces of the ring that a receive of `len` bytes would get now, one or two of them. None: it would wait.
+    pub fn look(&self, len: u32) -> Option<[(u32, u32); 2]> {
+        if !self.has_data() {
+            return None;
+        }
+        let len = len.min(self.used);
+        let first = len.min(self.shape.ring - self.at);
+        Some([(self.at, first), (0, len - first)])
+    }
+
     /// Add a receive of `len` bytes, at least 1.
     pub fn post(&mut self, id: u64, len: u32, wait_all: bool) {
         self.receives.push_back(Receive { id, len, filled: 0, wait_all, cancel: false });
