@@ -141,7 +141,12 @@ fuzz_target!(|data: &[u8]| {
             }
             1 | 2 => {
                 world.receives.insert(op, len);
-                if connection.receive(Op(op), buffer, input.byte() & 1 == 1).is_err() {
+                let how = input.byte();
+                let begun = match how & 7 {
+                    7 => connection.peek(Op(op), buffer),
+                    _ => connection.receive(Op(op), buffer, how & 1 == 1),
+                };
+                if begun.is_err() {
                     world.receives.remove(&op);
                 }
             }
