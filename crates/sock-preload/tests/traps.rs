@@ -22,6 +22,9 @@ fn role() {
         "closed-by-stdio" => closed_by_stdio(connect()),
         "closed-by-range" => closed_by_range(connect()),
         "passed" => passed(connect()),
+        "given" => given(connect()),
+        "stranger" => stranger(words[1].parse().unwrap()),
+        "spawned" => spawned(connect()),
         other => panic!("{other}"),
     }
 }
@@ -173,6 +176,69 @@ fn passed(stream: TcpStream) {
     assert_eq!(status, 0);
 }
 
+/// Sends the connection to a program without the library, which was started before there was a connection's copy.
+fn given(stream: TcpStream) {
+    let mut ends = [0; 2];
+    // SAFETY: room for two descriptors.
+    assert_eq!(unsafe { libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM, 0, ends.as_mut_ptr()) }, 0);
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::fcntl(ends[0], libc::F_SETFD, libc::FD_CLOEXEC) }, 0);
+    let mut program = std::process::Command::new(std::env::current_exe().unwrap());
+    program.args(["--exact", "role", "--nocapture"]).env(ROLE, format!("stranger {}", ends[1]));
+    // The connection is closed when a program starts: the stranger gets it by the message alone.
+    let mut child = program.env_remove("LD_PRELOAD").spawn().unwrap();
+    talk(&stream);
+    sent(ends[0], &stream);
+    drop(stream);
+    assert!(finish(&mut child, "the stranger").success());
+}
+
+fn stranger(by: i32) {
+    let stream = received(by);
+    talk(&stream);
+    end(&stream);
+}
+
+/// Starts a program that has the connection as its descriptors 0 and 1. It knows nothing of the library.
+fn spawned(stream: TcpStream) {
+    talk(&stream);
+    let mut ends = [0; 2];
+    let arguments = [c"sh".as_ptr(), c"-c".as_ptr(), c"printf hello; head -c 5 >&5".as_ptr(), std::ptr::null()];
+    let environment = [c"PATH=/usr/bin:/bin".as_ptr(), std::ptr::null()];
+    let mut child = 0;
+    // SAFETY: an object that the first call makes and the last one ends, strings that stay, and live locals.
+    unsafe {
+        assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+        let mut actions = std::mem::zeroed();
+        assert_eq!(libc::posix_spawn_file_actions_init(&raw mut actions), 0);
+        for (from, to) in [(stream.as_raw_fd(), 0), (stream.as_raw_fd(), 1), (ends[1], 5)] {
+            assert_eq!(libc::posix_spawn_file_actions_adddup2(&raw mut actions, from, to), 0);
+        }
+        let (arguments, environment) = (arguments.as_ptr().cast(), environment.as_ptr().cast());
+        let error = libc::posix_spawn(
+            &raw mut child,
+            c"/bin/sh".as_ptr(),
+            &raw const actions,
+            std::ptr::null(),
+            arguments,
+            environment,
+        );
+        assert_eq!(error, 0);
+        assert_eq!(libc::posix_spawn_file_actions_destroy(&raw mut actions), 0);
+        assert_eq!(libc::close(ends[1]), 0);
+    }
+    let mut said = String::new();
+    // SAFETY: this function's descriptor.
+    unsafe { std::fs::File::from_raw_fd(ends[0]) }.read_to_string(&mut said).unwrap();
+    assert_eq!(said, "hello");
+    let mut status = 0;
+    // SAFETY: a live local.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    talk(&stream);
+    end(&stream);
+}
+
 #[repr(align(8))]
 struct Space([u8; 64]);
 
@@ -234,4 +300,14 @@ fn a_connection_that_is_closed_past_the_library_ends() {
 #[test]
 fn a_connection_that_is_sent_to_a_child_goes_on_there() {
     pair("passed");
+}
+
+#[test]
+fn a_connection_that_is_sent_to_a_program_without_the_library_goes_on_there() {
+    pair("given");
+}
+
+#[test]
+fn a_program_that_is_spawned_with_a_connection_reads_and_writes_it() {
+    pair("spawned");
 }
