@@ -50,7 +50,7 @@ Options:
   --seed S        of sock-programs: the first one's seed
   --minutes N     the whole of `test` may take that long; at the end, what has not run has failed. 75 if not given
   --busy          two runnable threads per core in the background; programs may take longer
-  --page FILE     of sock-speed: write the page of figures
+  --page FILE     of sock-speed and iwarp-speed: write the page of figures
   --bless         write docs/conformance.md (docs/faults.md) instead of comparing it
 
 Logs of every program are kept in target/interop/logs. The last line is `N passed, N failed, N skipped`.";
@@ -146,7 +146,7 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        ["iwarp-speed"] => match interop::iwarp_speed::measure() {
+        ["iwarp-speed"] => match interop::iwarp_speed::measure(options.page.as_deref()) {
             Ok(met) => ExitCode::from(u8::from(!met)),
             Err(e) => {
                 eprintln!("{e}");
