@@ -377,10 +377,27 @@ def go():
     return 0
 
 
+def inside_run():
+    """Both libraries wrap calls of the C library: `run` around `sock` for the server, `sock` around `run` for the
+    client. RDMA and TCP work at one time."""
+    run = [sys.argv[3], "run", "--"]
+    server_prefix[:] = [*run, *server_prefix]
+    client_prefix[:] = [*client_prefix, *run]
+    address = ["-a", "127.0.0.1", "-p", str(PORT + 1), "-V", "-C", "20"]
+    rdma = start(["rping", "-s", *address])
+    # Until the server listens, the connection is refused.
+    wait_for("rping ends well", lambda: subprocess.run([*client_prefix, "rping", "-c", *address],
+             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=LIMIT).returncode == 0, rdma)
+    check(rdma.wait(LIMIT) == 0, f"rping's server ended with {rdma.returncode}")
+    started.remove(rdma)
+    return http11()
+
+
 CASES = {
     "redis": redis, "http": http, "http11": http11, "iperf3": iperf3, "socat": socat, "nc": nc, "nginx": nginx,
     "nginx-sendfile": nginx_sendfile, "apache": apache, "apache-event": apache_event, "memcached": memcached,
     "postgres": postgres, "asyncio": asyncio, "multiprocessing": multiprocessing, "go": go,
+    "inside-run": inside_run,
 }
 
 

@@ -30,6 +30,7 @@ const CASES: &[&str] = &[
     "asyncio",
     "multiprocessing",
     "go",
+    "inside-run",
 ];
 
 /// Who has the library.
