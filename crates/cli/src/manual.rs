@@ -227,8 +227,10 @@ LIBSDP_CONFIG_FILE names a file as the option --rules does; with SIMPLE_LIBSDP o
         title: "What is said",
         text: "First what was found: !! marks what has waited for long or for what cannot come, ! what waits for \
 something that may still come; other lines are worth knowing. Then, for every queue pair: its peer, what its queues \
-hold, the request at the head of its send queue and what has happened so far; then completion queues, shared receive \
-queues, and the ids of the connection manager.
+hold, the request at the head of its send queue and what has happened so far, and for softiw0 its TCP connection: \
+addresses, CRC, markers, MULPDU, FPDUs and bytes each way, and whether TCP takes them; then the Terminate messages of \
+the last connections that ended by an error; then completion queues, shared receive \
+queues, the ids of the connection manager, and how many TCP connections are being made.
 
 The program needs to do nothing: a thread of the library answers. It is looked at twice, 200 ms apart, to see what \
 moves. Its peers, as far as they are processes of the same user, are asked as well: they know why they do not answer. \

@@ -3,29 +3,46 @@
 use std::time::Duration;
 
 use report::facts::{Cm as CmFacts, CmId, CmState};
+use report::streams::Starting;
 use report::text::screaming;
 
 use crate::conn::State as Handshake;
 use crate::ids::{Id, IdKey, Phase, State};
 use crate::manager::Cm;
+use crate::mpa::Mpa;
+use crate::tcp::Side;
 
 impl Cm {
     /// The facts of all ids. The call waits for the lock no longer than `patience`.
     pub fn facts(&self, patience: Duration) -> CmFacts {
         let Some(state) = self.try_lock(patience) else {
             let why = "a thread of the program holds the connection manager's lock, and does not let go";
-            return CmFacts { locked: Some(why.into()), ids: Vec::new() };
+            return CmFacts { locked: Some(why.into()), ..CmFacts::default() };
         };
         let now = nic::now();
         let mut ids: Vec<CmId> = state.ids.iter().map(|(key, id)| state.id_facts(*key, id, now)).collect();
         ids.sort_by_key(|id| id.number);
-        CmFacts { locked: None, ids }
+        CmFacts { locked: None, ids, starting: state.starting() }
     }
 }
 
 impl State {
+    fn starting(&self) -> Starting {
+        let mut all = Starting::default();
+        for starting in self.tcp.starting.values() {
+            *match starting.side {
+                Side::Connecting(_) => &mut all.connecting,
+                Side::Asking(_) => &mut all.asking,
+                Side::Waiting(..) => &mut all.waiting,
+                Side::Asked(_) => &mut all.asked,
+            } += 1;
+        }
+        all
+    }
+
     fn id_facts(&self, key: IdKey, id: &Id, now: u64) -> CmId {
-        let handshake = id.conn.as_ref().map(|conn| conn.state());
+        let mpa = id.mpa.as_ref();
+        let handshake = id.conn.as_ref().map(|conn| conn.state()).or(mpa.map(Mpa::state));
         let until = |at: u64| at.saturating_sub(now);
         let unread = id.channel.queue.lock();
         CmId {

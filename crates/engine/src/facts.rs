@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
+use iwarp::rdmap::{End, Reason};
 use report::facts::{
     self, AckWait, Adapter, CountWait, Head, Link, Pd, Peer, Port, Qp as QpFacts, RnrWait, Rq, Sq, Srq, Waits,
 };
-use verbs::{CqId, MrId, Opcode, QpState, QpType, SendFlags};
+use report::streams;
+use verbs::{CqId, MrId, Opcode, QpId, QpState, QpType, SendFlags};
 use wire::{Env, Nanos};
 
 use crate::Engine;
@@ -85,6 +87,47 @@ impl<P: Env> Engine<P> {
         self.done.cqs.iter().map(told).collect()
     }
 
+    /// The facts about a queue pair's TCP connection, without its addresses; and the end that an error has brought.
+    pub fn stream_facts(&self, id: QpId) -> Option<(streams::Stream, Option<streams::Ended>)> {
+        let qp = self.qps.get(id)?;
+        let state = qp.stream.as_ref()?;
+        let (stream, agreed) = (&state.stream, state.stream.agreed());
+        let [(fpdus_out, bytes_out), (fpdus_in, bytes_in)] = stream.progress();
+        let found = streams::Stream {
+            qpn: qp.qpn.get(),
+            closing: state.closing,
+            crc: agreed.crc,
+            markers_in: agreed.markers_in,
+            markers_out: agreed.markers_out,
+            mulpdu: stream.mulpdu(),
+            bytes_out,
+            bytes_in,
+            fpdus_out,
+            fpdus_in,
+            unsent: state.output.len() as u64,
+            ..streams::Stream::default()
+        };
+        let named = |reason: Reason| streams::Terminate {
+            layer: reason.layer as u8,
+            etype: reason.kind,
+            code: reason.code,
+            name: reason.name().to_owned(),
+        };
+        let mut ended = streams::Ended { qpn: qp.qpn.get(), ..streams::Ended::default() };
+        let Some(end) = stream.end() else { return Some((found, None)) };
+        match end {
+            End::Fault(fault) => ended.sent = Some(named(fault.reason())),
+            End::Terminated(said) => {
+                ended.received = said.reason.map(named);
+                ended.why = if said.reason.is_none() { "a Terminate message came" } else { "" }.to_owned();
+            }
+            End::Torn => ended.why = "the TCP connection ended inside of a message".to_owned(),
+            End::Timeout => ended.why = "no message said \"ready to receive\" in time".to_owned(),
+            End::Closed => return Some((found, None)),
+        }
+        Some((found, Some(ended)))
+    }
+
     fn qp_facts(&self, qp: &Qp, now: Nanos) -> QpFacts {
         let connected = qp.init.qp_type != QpType::Ud && !matches!(qp.state, QpState::Reset | QpState::Init);
         let rq = qp.init.qp_type.receives() && qp.init.srq.is_none();
@@ -97,7 +140,7 @@ impl<P: Env> Engine<P> {
             send_cq: qp.init.send_cq.filter(|_| qp.init.qp_type.sends()).map(|cq| cq.index),
             recv_cq: qp.init.recv_cq.filter(|_| qp.init.qp_type.receives()).map(|cq| cq.index),
             srq: qp.init.srq.map(|srq| srq.index),
-            peer: connected.then(|| Peer {
+            peer: (connected && !self.is_iwarp).then(|| Peer {
                 gid: qp.attr.ah.dgid.ip().to_string(),
                 qpn: qp.attr.dest_qp_num,
                 link: qp.link.map(|link| link.0),

@@ -1,18 +1,24 @@
 //! The report of this process, put together from the facts of the engine, the wire, the channels and the connection
 //! manager.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
-use ::verbs::{EventKind, Qpn};
+use ::verbs::{EventKind, QpId, Qpn};
 use report::facts::{Adapter, Cm, Destroy, Port, VERSION};
+use report::streams::{Ended, Stream};
 use report::{Report, Situation, rules, text};
 
 use crate::context::Object;
 use crate::core::Core;
+use crate::streams::Conn;
 use crate::{Nic, now};
 
 /// How long a report waits for a lock: a thread that holds it longer is part of the answer.
 const PATIENCE: Duration = Duration::from_millis(300);
+
+/// The number of ended connections that a report names.
+const MOST_ENDED: usize = 16;
 
 /// The facts of the connection manager; its owner gives the function to [`Nic::add_facts`].
 pub(crate) type CmFactsOf = Box<dyn Fn(Duration) -> Cm + Send + Sync>;
@@ -87,6 +93,9 @@ impl Core {
             co_copied_bytes: stats.co_copied_bytes,
             ..adapter.port
         };
+        adapter.iwarp = self.ends.is_some();
+        adapter.streams = self.streams_facts(now);
+        adapter.ended = self.streams.ended.iter().cloned().collect();
         adapter.polled = self.mode == crate::core::Mode::Polled;
         for cq in &mut adapter.cqs {
             let channel = self.channels.iter().find(|(id, _)| id.index == cq.handle);
@@ -96,6 +105,33 @@ impl Core {
         adapter.unread_events =
             unread.map(|kind: EventKind| format!("IBV_EVENT_{}", text::screaming(&format!("{kind:?}")))).collect();
         adapter
+    }
+}
+
+impl Core {
+    fn streams_facts(&self, now: u64) -> Vec<Stream> {
+        let with_addresses = |conn: &Conn| {
+            let (stream, _) = self.engine.stream_facts(conn.qp?)?;
+            let [local, peer] =
+                [rustix::net::getsockname(&conn.socket).ok(), rustix::net::getpeername(&conn.socket).ok().flatten()]
+                    .map(|end| {
+                        end.and_then(|end| SocketAddr::try_from(end).ok()).map_or("?".to_owned(), |end| end.to_string())
+                    });
+            let full_ns = (conn.full_since != 0).then(|| now.saturating_sub(conn.full_since));
+            Some(Stream { local, peer, full_ns, ..stream })
+        };
+        self.streams.conns.values().filter_map(with_addresses).collect()
+    }
+
+    /// Keeps the end of a connection for reports, if an error has brought it.
+    pub(crate) fn note_end(&mut self, qp: QpId, now: u64) {
+        if let Some((_, Some(ended))) = self.engine.stream_facts(qp) {
+            let all = &mut self.streams.ended;
+            if all.len() >= MOST_ENDED {
+                all.pop_front();
+            }
+            all.push_back(Ended { at_ns: now, ..ended });
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 //! All calls on sockets are made under the adapter's lock, none waits, and each moves a bounded number of bytes. A
 //! program that polls reads and writes them itself; otherwise the NIC thread sleeps until one of them is ready.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
@@ -13,6 +13,7 @@ use iwarp::mpa::{Agreed, Role};
 use memory::fds::{FdSet, TrackedFd};
 use memory::tcp;
 use parking_lot::Mutex;
+use report::streams::Ended;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -78,6 +79,8 @@ pub(crate) struct Conn {
     nudges: usize,
     /// The last FPDU was one that is worth reading straight to its place.
     large: bool,
+    /// Since when TCP has taken nothing; 0: it takes what it gets.
+    pub(crate) full_since: u64,
     /// Captures and faults.
     pub(crate) taps: Option<Box<Tapping>>,
 }
@@ -91,6 +94,8 @@ pub(crate) struct Streams {
     last: u64,
     epoll: Option<Arc<TrackedFd>>,
     bounce: Vec<u8>,
+    /// The connections that an error has ended, the last ones.
+    pub(crate) ended: VecDeque<Ended>,
     /// The earliest `until`, or an earlier time.
     deadline: u64,
 }
@@ -138,6 +143,7 @@ impl Streams {
             begun: true,
             nudges: 0,
             large: false,
+            full_since: 0,
             taps: None,
         };
         self.conns.insert(self.last, conn);
@@ -358,10 +364,12 @@ impl Core {
             match moved(result.map(|moved| moved.bytes)) {
                 Moved::Bytes(n) => {
                     self.engine.stream_sent(qp, n, now);
+                    conn.full_since = if n == asked { 0 } else { now };
                     if n == asked {
                         continue;
                     }
                 }
+                Moved::Nothing if conn.full_since == 0 => conn.full_since = now,
                 Moved::Nothing => {}
                 Moved::Fault => return self.engine.stream_unreadable(qp, now),
                 Moved::Over => return self.engine.stream_closed(qp, now),
@@ -375,6 +383,7 @@ impl Core {
 
     /// Takes a connection from its queue pair: what is left of it is its last bytes, and FIN.
     fn detach(&mut self, key: u64, qp: QpId, now: u64) {
+        self.note_end(qp, now);
         let tail = self.engine.detach_stream(qp, now);
         self.streams.by_qp.remove(&name(qp));
         if let Some(conn) = self.streams.conns.get_mut(&key) {

@@ -105,6 +105,11 @@ fn each_fault_has_its_completions_and_events() {
             });
         }
         assert_eq!(event, row.event, "{what}");
+        let named = |said: &Option<report::streams::Terminate>| said.as_ref().map(|t| (t.layer, t.etype, t.code));
+        let ended = nic().report().adapter.ended;
+        let told =
+            |sent: bool| ended.iter().any(|e| named(if sent { &e.sent } else { &e.received }) == Some((2, 0, 2)));
+        assert!(told(true) && told(false), "behind {what}: {ended:?}");
         // Another connection carries on.
         side.recv(fourth, 4, beside);
         side.send(third, 5, source);

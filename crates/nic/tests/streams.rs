@@ -2,8 +2,10 @@
 
 mod stream_side;
 
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
+use iwarp::mpa::Role;
 use parking_lot::Mutex;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
 use stream_side::{ALL, LONG, Side, nic};
@@ -63,6 +65,63 @@ fn a_megabyte_and_memory_that_is_gone() {
             }
             // SAFETY: as above.
             unsafe { mprotect(gone.cast(), LEN, MprotectFlags::READ | MprotectFlags::WRITE) }.unwrap();
+        }
+    }
+}
+
+/// A peer that does not read stops its own connection only: the requests wait where they are, what waits in the device
+/// is bounded, and reports name the connection.
+#[test]
+fn a_peer_that_does_not_read_harms_nobody() {
+    /// What one connection may have waiting in the device: the most that is given to TCP at once, and one message.
+    const MOST: u64 = 512 << 10;
+    let _alone = ALONE.lock();
+    let side = Side::new();
+    let ((_, source), (_, target)) = (memory(&side), memory(&side));
+    let [third, fourth] = side.pair(true);
+    for crc in [true, false] {
+        let socket = TcpStream::connect(side.listener.local_addr().unwrap()).unwrap();
+        let peer = side.listener.accept().unwrap().0;
+        let ends = (peer.peer_addr().unwrap().to_string(), peer.local_addr().unwrap().to_string());
+        let qp = side.one(socket, Role::Initiator, crc);
+        let (mut posted, mut done, begun) = (0, 0, Instant::now());
+        let (text, stuck) = loop {
+            if posted - done < 8 {
+                side.send(qp, 1, source);
+                posted += 1;
+            }
+            nic().poll_cq(side.cq, 16, |_, wc| {
+                assert_eq!(wc.status, WcStatus::Success);
+                done += 1;
+            });
+            let text = nic().report();
+            let stream =
+                text.adapter.streams.iter().find(|stream| stream.local == ends.0).expect("the connection").clone();
+            assert_eq!(stream.peer, ends.1);
+            assert!(stream.unsent <= MOST, "{stream:?}");
+            if stream.full_ns.is_some_and(|full| full > 100_000_000) {
+                break (text, stream);
+            }
+            assert!(begun.elapsed() < LONG, "{stream:?}");
+        };
+        assert_eq!((stuck.crc, stuck.closing, stuck.fpdus_in), (crc, false, 0));
+        assert!(stuck.fpdus_out > 0 && stuck.bytes_out >= stuck.fpdus_out * 20, "{stuck:?}");
+        let others = Default::default();
+        let found = report::rules::findings(&report::Situation { report: &text, others: &others, before: None });
+        let is_told = |finding: &report::Finding| finding.text.starts_with("TCP has taken nothing for ");
+        assert!(found.iter().any(is_told), "{found:?}");
+        side.recv(fourth, 4, target);
+        side.send(third, 5, source);
+        let mut both = 0;
+        while both < 2 {
+            nic().poll_cq(side.cq, 16, |_, wc| if wc.wr_id >= 4 { both += 1 } else { done += 1 });
+            assert!(begun.elapsed() < 2 * LONG, "another connection is held up");
+        }
+        // The peer goes: everything is flushed.
+        drop(peer);
+        while done < posted {
+            nic().poll_cq(side.cq, 16, |_, _| done += 1);
+            assert!(begun.elapsed() < 3 * LONG, "{done} of {posted}");
         }
     }
 }

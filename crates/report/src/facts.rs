@@ -4,6 +4,8 @@
 use serde::{Deserialize, Serialize};
 use verbs::{Opcode, QpState, QpType};
 
+use crate::streams::{Ended, Starting, Stream};
+
 /// The version of the layout.
 pub const VERSION: u32 = 1;
 
@@ -70,6 +72,15 @@ pub struct Adapter {
     pub destroys: Vec<Destroy>,
     /// The number of packets dropped because they came from another process than the connection's peer.
     pub strangers: u64,
+    /// The TCP connections of softiw0.
+    #[serde(default)]
+    pub streams: Vec<Stream>,
+    /// Those that an error has ended, the last ones.
+    #[serde(default)]
+    pub ended: Vec<Ended>,
+    /// True for softiw0.
+    #[serde(default)]
+    pub iwarp: bool,
     /// The port.
     pub port: Port,
 }
@@ -471,6 +482,9 @@ pub struct Cm {
     pub locked: Option<String>,
     /// Its ids.
     pub ids: Vec<CmId>,
+    /// The TCP connections of softiw0 that are being made.
+    #[serde(default)]
+    pub starting: Starting,
 }
 
 /// An id of the connection manager.

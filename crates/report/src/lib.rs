@@ -15,6 +15,7 @@ pub mod facts;
 mod log;
 pub mod rules;
 pub mod settings;
+pub mod streams;
 pub mod text;
 
 pub use facts::Report;

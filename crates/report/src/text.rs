@@ -114,6 +114,7 @@ pub fn render(report: &Report, findings: &[Finding]) -> String {
             plural(u64::from(srq.users), "QP")
         );
     }
+    report.adapter.ended.iter().for_each(|ended| ended.render(&mut out, report.now_ns));
     for id in report.cm.iter().flat_map(|cm| &cm.ids) {
         let _ = write!(out, "cm_id {}: {}", id.number, clean(&id.phase));
         if let Some(state) = &id.handshake {
@@ -126,6 +127,7 @@ pub fn render(report: &Report, findings: &[Finding]) -> String {
         }
         let _ = writeln!(out, "{}", id.pid.map(|pid| format!(" (process {pid})")).unwrap_or_default());
     }
+    report.cm.iter().for_each(|cm| cm.starting.render(&mut out));
     if let Some(why) = report.cm.as_ref().and_then(|cm| cm.locked.as_ref()) {
         let _ = writeln!(out, "connection manager: {}", clean(why));
     }
@@ -146,6 +148,9 @@ fn render_qp(out: &mut String, report: &Report, qp: &Qp) {
         }
     }
     out.push('\n');
+    if let Some(stream) = report.adapter.streams.iter().find(|stream| stream.qpn == qp.number) {
+        stream.render(out);
+    }
     if let Some(sq) = &qp.sq {
         let _ = writeln!(out, "   {}", sq_line(sq, qp.send_cq));
     }

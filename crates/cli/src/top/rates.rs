@@ -59,6 +59,8 @@ pub struct QpRow {
     pub state: String,
     /// The peer's process, if there is a link.
     pub peer: Option<u32>,
+    /// The peer's address and port, of a connection of softiw0.
+    pub to: Option<String>,
     /// The places of the send queue in use, and their number.
     pub sends: Option<(u32, u32)>,
     /// The receives that wait for a message, and the number of places.
@@ -107,7 +109,7 @@ impl Device {
         peers.sort_unstable();
         peers.dedup();
         Device {
-            name: report::Device::Roce.name(),
+            name: if adapter.iwarp { report::Device::Iwarp } else { report::Device::Roce }.name(),
             contexts: adapter.contexts,
             mrs: adapter.mrs,
             mr_bytes: adapter.mr_bytes,
@@ -204,6 +206,7 @@ fn qp_row(now: &Report, before: Option<&Report>, qp: &Qp, seconds: f64) -> QpRow
         qp_type: text::word(&qp.qp_type),
         state: text::word(&qp.state),
         peer: now.adapter.links.iter().find(|l| Some(l.id) == link && l.pid != 0).map(|link| link.pid),
+        to: now.adapter.streams.iter().find(|stream| stream.qpn == qp.number).map(|stream| text::clean(&stream.peer)),
         sends: qp.sq.as_ref().map(|sq| (sq.held, sq.depth)),
         receives: qp.rq.as_ref().filter(|_| qp.srq.is_none()).map(|rq| (rq.posted, rq.depth)),
         rates: Rates::between(old, &qp.counters, seconds),

@@ -29,7 +29,11 @@ pub fn lines(processes: &[Process]) -> Vec<String> {
             out.push(format!("    {}: {reason}", process.verdict));
         }
         for qp in process.qps.iter().take(MOST_QPS) {
-            let to = qp.peer.map(|pid| format!(" > {pid}")).unwrap_or_default();
+            let to = qp
+                .peer
+                .map(|pid| pid.to_string())
+                .or_else(|| qp.to.clone())
+                .map_or(String::new(), |to| format!(" > {to}"));
             let name = format!("  QP {:#08x} {} {}{to}", qp.number, qp.qp_type, qp.state);
             let queue = |of: Option<(u32, u32)>| of.map_or("-".into(), |(used, depth)| format!("{used}/{depth}"));
             out.push(row(&name, &queue(qp.sends), &queue(qp.receives), &qp.rates, &stalls(&qp.rates)));

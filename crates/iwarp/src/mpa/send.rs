@@ -37,6 +37,7 @@ pub struct Sender {
     crc: bool,
     /// Bytes of the stream before the next one, counted from the first byte of full operation (RFC 5044, section 4.3).
     position: u64,
+    fpdus: u64,
     mulpdu: u16,
 }
 
@@ -68,7 +69,7 @@ impl Sender {
     /// A stream from its first byte of full operation, for TCP segments of this size.
     pub fn new(agreed: &Agreed, emss: usize) -> Sender {
         let Agreed { markers_out: markers, crc, .. } = *agreed;
-        Sender { markers, crc, position: 0, mulpdu: mulpdu(emss, markers) }
+        Sender { markers, crc, position: 0, fpdus: 0, mulpdu: mulpdu(emss, markers) }
     }
 
     /// Sets another size of TCP's segments.
@@ -79,6 +80,11 @@ impl Sender {
     /// Most bytes of a segment, with its headers.
     pub fn mulpdu(&self) -> u16 {
         self.mulpdu
+    }
+
+    /// FPDUs so far.
+    pub fn fpdus(&self) -> u64 {
+        self.fpdus
     }
 
     /// Bytes of the stream so far.
@@ -107,6 +113,7 @@ impl Sender {
         // RFC 5044, section 4.1: padding is zero.
         fpdu.own([0; 3].get(..frame.pad()).unwrap_or_default());
         fpdu.finish();
+        self.fpdus += 1;
         Ok(())
     }
 }

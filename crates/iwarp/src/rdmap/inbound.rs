@@ -117,6 +117,7 @@ impl Stream {
                 }
                 Some(Event::Bytes(bytes)) => self.bytes(bytes, target),
                 Some(Event::End) => {
+                    self.fpdus_in += 1;
                     self.segment(target);
                     let skipped = self.close_gap(target);
                     rest = rest.get(skipped..).unwrap_or_default();

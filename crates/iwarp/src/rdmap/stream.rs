@@ -92,6 +92,8 @@ pub struct Stream {
     pub(super) most_kept: usize,
     /// A valid FPDU has come.
     pub(super) heard: bool,
+    /// FPDUs that have come.
+    pub(super) fpdus_in: u64,
     pub(super) outgoing: Outgoing,
     pub(super) phase: Phase,
     end: Option<End>,
@@ -116,6 +118,7 @@ impl Stream {
             kept: Vec::with_capacity(config.early_fpdus),
             most_kept: config.early_fpdus,
             heard: false,
+            fpdus_in: 0,
             outgoing: Outgoing::new(agreed.ready),
             phase: Phase::Open,
             end: None,
@@ -131,6 +134,16 @@ impl Stream {
     /// again.
     pub fn position(&self) -> u64 {
         self.receiver.position()
+    }
+
+    /// FPDUs and bytes of FPDUs so far: made, and come.
+    pub fn progress(&self) -> [(u64, u64); 2] {
+        [(self.sender.fpdus(), self.sender.position()), (self.fpdus_in, self.receiver.position())]
+    }
+
+    /// Most bytes of a segment, with its headers, that this side sends.
+    pub fn mulpdu(&self) -> u16 {
+        self.sender.mulpdu()
     }
 
     /// How many bytes of input, from [`Stream::position`] on, bring the FPDU at the front to its end, if that is known.

@@ -34,7 +34,7 @@ pub struct Side {
     pub context: &'static Context,
     pub pd: PdId,
     pub cq: CqId,
-    listener: TcpListener,
+    pub listener: TcpListener,
     fds: Arc<FdSet>,
 }
 
@@ -51,37 +51,40 @@ impl Side {
     pub fn pair(&self, crc: bool) -> [QpId; 2] {
         let active = TcpStream::connect(self.listener.local_addr().unwrap()).unwrap();
         let passive = self.listener.accept().unwrap().0;
-        [(active, Role::Initiator), (passive, Role::Responder)].map(|(socket, role)| {
-            let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
-            let init = QpInit {
-                pd: Some(self.pd),
-                qp_type: QpType::Rc,
-                send_cq: Some(self.cq),
-                recv_cq: Some(self.cq),
-                srq: None,
-                xrcd: None,
-                cap,
-                sq_sig_all: true,
-            };
-            let (qp, created) = nic().create_qp(self.context.id, &init, 2).unwrap();
-            let is_active = role == Role::Initiator;
-            let agreed = Agreed {
-                role,
-                crc,
-                markers_in: false,
-                markers_out: false,
-                ird: 1,
-                ord: 1,
-                ready: is_active.then_some(Ready::Write),
-                awaits_ready: !is_active,
-                unmet: None,
-            };
-            socket.set_nodelay(true).unwrap();
-            let ends = (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
-            let (tap, socket) = (nic().tap_stream(ends, is_active), TrackedFd::new(socket.into(), &self.fds));
-            nic().attach_stream(created.qpn.get(), socket, &agreed, &[], tap).unwrap();
-            qp
-        })
+        [self.one(active, Role::Initiator, crc), self.one(passive, Role::Responder, crc)]
+    }
+
+    /// A queue pair on one end of a connection.
+    pub fn one(&self, socket: TcpStream, role: Role, crc: bool) -> QpId {
+        let cap = QpCap { max_send_wr: 8, max_recv_wr: 8, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+        let init = QpInit {
+            pd: Some(self.pd),
+            qp_type: QpType::Rc,
+            send_cq: Some(self.cq),
+            recv_cq: Some(self.cq),
+            srq: None,
+            xrcd: None,
+            cap,
+            sq_sig_all: true,
+        };
+        let (qp, created) = nic().create_qp(self.context.id, &init, 2).unwrap();
+        let is_active = role == Role::Initiator;
+        let agreed = Agreed {
+            role,
+            crc,
+            markers_in: false,
+            markers_out: false,
+            ird: 1,
+            ord: 1,
+            ready: is_active.then_some(Ready::Write),
+            awaits_ready: !is_active,
+            unmet: None,
+        };
+        socket.set_nodelay(true).unwrap();
+        let ends = (socket.local_addr().unwrap(), socket.peer_addr().unwrap());
+        let (tap, socket) = (nic().tap_stream(ends, is_active), TrackedFd::new(socket.into(), &self.fds));
+        nic().attach_stream(created.qpn.get(), socket, &agreed, &[], tap).unwrap();
+        qp
     }
 
     pub fn recv(&self, qp: QpId, wr_id: u64, sge: Sge) {

@@ -217,8 +217,15 @@ fn deaf(qp: &Qp, _: &Report, other: &Qp) -> Option<String> {
 }
 
 fn ring_full(situation: &Situation<'_>, qp: &Qp) -> Said {
-    if !qp.waits.room {
-        return None;
+    let stream = situation.report.adapter.streams.iter().find(|stream| stream.qpn == qp.number);
+    if !qp.waits.room || stream.is_some() {
+        let full = stream?.full_ns.filter(|full| *full >= NOTABLE)?;
+        let (unsent, peer) = (crate::text::bytes(stream?.unsent), crate::text::clean(&stream?.peer));
+        let text = format!(
+            "TCP has taken nothing for {}, and {unsent} wait: {peer} does not read, or is not reached",
+            duration(full)
+        );
+        return Some((Severity::Stuck, text));
     }
     // Under load the ring is full now and then; that tells something only when nothing has been sent since the report
     // before.

@@ -6,6 +6,7 @@ use verbs::{Opcode, QpState, QpType};
 
 use super::*;
 use crate::facts::*;
+use crate::streams::Stream;
 
 const SECOND: u64 = 1_000_000_000;
 const US: u32 = 100;
@@ -111,6 +112,12 @@ const CASES: &[Case] = &[
     ("state", Note, |w| w.qp().state = QpState::Err, "in ERR: whatever is posted is flushed"),
     ("state", Waiting, |w| { w.qp().state = QpState::Sqd; w.sq().waiting = 2 },
         "in SQD: 2 send requests that had not begun wait for RTS"),
+    ("ring-full", Stuck, |w| {
+        w.qp().waits.room = true;
+        let full_ns = Some(2_000_000_000);
+        let stream = Stream { qpn: 0x11, peer: "10.0.0.2:7174".into(), unsent: 300_000, full_ns, ..Stream::default() };
+        w.us.adapter.streams.push(stream);
+    }, "QP 0x000011: TCP has taken nothing for 2.0 s, and 293 KiB wait: 10.0.0.2:7174 does not read, or is not reached"),
     ("rnr", Stuck, |w| {
         w.qp().waits.rnr = Some(RnrWait { age_ns: 2_100_000_000, naks: 4, retries: 3, rnr_retry: 6, left_ns: None });
         w.peer.adapter.qps[0].rq = Some(Rq { depth: 16, posted: 0, held: 16, total: 16, expected_psn: 7 });
@@ -243,14 +250,14 @@ const CASES: &[Case] = &[
         w.peer.cm = Some(Cm { ids: vec![CmId {
             src: Some("0.0.0.0:7174".into()), backlog_room: Some(0), parked: 1,
             unread: vec!["CONNECT_REQUEST".into()], ..CmId::default()
-        }], locked: None });
+        }], ..Cm::default() });
     }, "CONNECT sent 3.0 s ago to 10.0.0.1:7174, no answer; the listener's backlog is full: one CONNECT_REQUEST event \
         that process 200 has not got"),
     ("cm-request", Stuck, |w| {
         w.id(Some(CmState::ReqSent)).age_ns = Some(3 * SECOND);
         w.peer.cm = Some(Cm { ids: vec![CmId {
             src: Some("10.0.0.1:7174".into()), dst: Some("10.0.0.1:40000".into()), undecided: true, ..CmId::default()
-        }], locked: None });
+        }], ..Cm::default() });
     }, "process 200 has got the request, and neither accepted nor rejected it"),
     ("cm-request", Stuck, |w| {
         let id = w.id(Some(CmState::SidrSent));
