@@ -73,8 +73,9 @@ impl Nic {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Answer the processes that have asked. The NIC thread calls this.
-    pub(crate) fn answer_doctor(&'static self) {
+    /// Answer the processes that have asked. The NIC thread calls this. `asked`: there may be such processes. A look
+    /// for them costs the system as much as a socket, which it makes before it finds that no process has connected.
+    pub(crate) fn answer_doctor(&'static self, asked: bool) {
         if self.doctor.print.swap(false, Ordering::Relaxed) && !self.doctor.printing.swap(true, Ordering::Relaxed) {
             let text = self.report_text();
             // A thread of its own prints: stderr may be a pipe that no process reads, and the device must not wait for
@@ -88,7 +89,8 @@ impl Nic {
                 self.doctor.printing.store(false, Ordering::Relaxed);
             }
         }
-        let Some(listener) = self.doctor_socket().filter(|_| self.doctor_not_before().is_none()) else { return };
+        let may = || asked && self.doctor_not_before().is_none();
+        let Some(listener) = self.doctor_socket().filter(|_| may()) else { return };
         let mut answer = None;
         for _ in 0..MOST {
             if !deferred_close::has_room() {

@@ -428,7 +428,7 @@ impl Nic {
             let Some(core) = at_once.or_else(|| self.core.try_lock_for(LOCK_PATIENCE)) else {
                 // A thread of the program holds the lock for long, perhaps for ever; a report must show that to a
                 // process that asks.
-                self.answer_doctor();
+                self.answer_doctor(true);
                 continue;
             };
             let (incidents, streams);
@@ -485,12 +485,13 @@ impl Nic {
             if watches {
                 self.watch(&mut watch, poll_check.polls);
             }
-            self.sleep(epoll, streams, timeout);
-            self.answer_doctor();
+            let asked = self.sleep(epoll, streams, timeout);
+            self.answer_doctor(asked);
         }
     }
 
-    fn sleep(&self, epoll: rustix::fd::BorrowedFd<'_>, streams: Option<Arc<TrackedFd>>, until: u64) {
+    /// Sleep until something happens, or until that time. True if a process may have asked for a report.
+    fn sleep(&self, epoll: rustix::fd::BorrowedFd<'_>, streams: Option<Arc<TrackedFd>>, until: u64) -> bool {
         // The third descriptor, once the device is open, is the socket of reports. It is left out directly after an
         // answer.
         let not_before = self.doctor_not_before();
@@ -513,6 +514,7 @@ impl Nic {
             let mut count = [0u8; 8];
             let _ = rustix::io::read(&self.wake, &mut count);
         }
+        asked.is_some() && !fds[2].revents().is_empty()
     }
 }
 
