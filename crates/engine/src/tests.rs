@@ -10,6 +10,7 @@ mod links;
 mod long;
 mod managed;
 mod managed_hostile;
+mod managed_quiet;
 mod mock;
 mod mtu;
 mod one_sided;

@@ -342,6 +342,13 @@ impl<W: Wire> PacketWire for Tapped<W> {
         self.wire.send(link, packet, payload)
     }
 
+    fn send_quietly(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
+        if self.tapped() {
+            return self.send_tapped(link, packet, payload);
+        }
+        self.wire.send_quietly(link, packet, payload)
+    }
+
     #[inline(always)]
     fn send_short(&mut self, link: LinkId, packet: &Packet, prefix: &[u8]) -> Option<u64> {
         // With taps the engine has no fast path (`Engine::set_fast_path`), and without one it does not call this.

@@ -59,6 +59,10 @@ pub trait PacketWire {
 
     /// Appends a packet. It is visible to the peer at once; [`PacketWire::ring_doorbells`] wakes a peer that sleeps.
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError>;
+    /// Appends a packet for which a peer that sleeps need not be woken: it finds the packet when it wakes anyhow.
+    fn send_quietly(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
+        self.send(link, packet, payload)
+    }
     /// Appends a packet with a payload of at most 8 bytes, in fewer instructions than [`PacketWire::send`], and gives
     /// [`PacketWire::sent_mark`]. `None`: nothing was sent, and `send` says why, or sends it. An engine asks for it on
     /// its fast path only.

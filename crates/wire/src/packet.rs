@@ -59,7 +59,8 @@ pub mod packet_flags {
     pub const INV: u8 = 1 << 3;
     /// The receive completion is solicited.
     pub const SOLICITED: u8 = 1 << 4;
-    /// An acknowledgement is wanted.
+    /// An acknowledgement is wanted at once. That of a last packet of a SEND or WRITE without this flag wakes no
+    /// process.
     pub const ACK_REQ: u8 = 1 << 5;
     /// The payload is not the data but 16-byte entries, little endian. The first is the ticket: the address of a word
     /// of the initiator and the value that it holds for as long as the request lives. The others (address u64, length

@@ -4,6 +4,7 @@ use verbs::{Opcode, QpType, SendBody, SendFlags, WcStatus};
 use wire::{Env, LinkCaps, LinkId, PIECE, Packet, PacketOp, SingleCopyCaps, packet_flags as flag};
 
 use crate::Engine;
+use crate::modify::timeout_nanos;
 use crate::qp::{Carrier, Inflight, Qp};
 
 /// The part of the message that a packet carries.
@@ -181,7 +182,8 @@ impl<P: Env> Engine<P> {
             packet.flags |= flag::IMM;
         }
         if piece.len == rest {
-            packet.flags |= flag::LAST | flag::ACK_REQ;
+            let quiet = Self::ends_quietly(qp, e);
+            packet.flags |= if quiet { flag::LAST } else { flag::LAST | flag::ACK_REQ };
             if e.flags.contains(SendFlags::SOLICITED) {
                 packet.flags |= flag::SOLICITED;
             }
@@ -197,6 +199,14 @@ impl<P: Env> Engine<P> {
         (packet.len, packet.mtu) = (piece.len, qp.cut(e.len - e.executed));
         self.fill_null_spans();
         Ok(piece)
+    }
+
+    /// True if the acknowledgement of this request need not wake the process. Only the request's place in the circle
+    /// waits for it, and the queue looks for that by itself (`Engine::look_again`). The timer of the queue pair looks
+    /// for all else that has to do with the acknowledgement.
+    fn ends_quietly(qp: &Qp, e: &Inflight) -> bool {
+        let timed = || timeout_nanos(qp.attr.timeout).is_some();
+        e.opcode == Opcode::Send && !e.flags.contains(SendFlags::SIGNALED) && qp.sq.managed.is_some() && timed()
     }
 
     /// True if what is left of a SEND or WRITE should go by reference: the target copies it itself.

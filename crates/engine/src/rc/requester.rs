@@ -25,6 +25,8 @@ const IN_A_ROW: u32 = 64;
 const IN_A_HOLD: u32 = 4096;
 const REST: Nanos = 10_000;
 const LONGEST_REST: u32 = 6;
+/// The time after which a queue that waits for room looks for the acknowledgement again.
+const LOOK_AGAIN: Nanos = 500_000;
 
 /// The link has no room: the rest waits until it has.
 pub(crate) struct NoRoom;
@@ -176,6 +178,7 @@ impl<P: Env> Engine<P> {
         if over(qp) {
             self.retire(qp, now);
             if over(qp) {
+                self.look_again(qp, now);
                 return false; // a response runs the queue pair again
             }
         }
@@ -188,6 +191,13 @@ impl<P: Env> Engine<P> {
         }
         // An entry that makes no sense fails, and so does a WAIT that names no queue.
         next.filter(|wqe| wqe.opcode == Opcode::Wait).is_none_or(|wqe| !matches!(self.try_wait(qp, &wqe.body), Met::No))
+    }
+
+    /// Looks after a while for a response that the queue pair waits for: a quiet one wakes no process.
+    fn look_again(&mut self, qp: &mut Qp, now: Nanos) {
+        if qp.sq.look_again() {
+            self.resting.push(Reverse((now.saturating_add(LOOK_AGAIN), qp.id.index, qp.id.generation)));
+        }
     }
 
     /// Executes a task. False if this queue pair cannot.

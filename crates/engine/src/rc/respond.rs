@@ -43,10 +43,12 @@ impl<P: Env> Engine<P> {
             }
             let mut packet;
             // 9.9.3: the error that ends the queue pair, beside the NAK
-            let mut fatal = None;
+            let (mut fatal, mut quiet) = (None, false);
             self.spans.clear();
             match response {
-                Response::Ack { psn, msn } => packet = qp.acknowledgement(psn, ACK, msn),
+                Response::Ack { psn, msn, quiet: is_quiet } => {
+                    (packet, quiet) = (qp.acknowledgement(psn, ACK, msn), is_quiet);
+                }
                 Response::Nak { psn, syndrome, msn } => packet = qp.acknowledgement(psn, syndrome, msn),
                 Response::Atomic { psn, value, msn, again: _ } => {
                     packet = Packet::new(PacketOp::AtomicAck, dst, qp.qpn, psn);
@@ -101,7 +103,12 @@ impl<P: Env> Engine<P> {
                     }
                 }
             }
-            match self.env.send(link, &packet, Payload { prefix: &[], spans: &self.spans }) {
+            let payload = Payload { prefix: &[], spans: &self.spans };
+            let sent = match quiet {
+                true => self.env.send_quietly(link, &packet, payload),
+                false => self.env.send(link, &packet, payload),
+            };
+            match sent {
                 Ok(()) if packet.op == PacketOp::ReadResponse => {
                     qp.counts.counters.sent_bytes += u64::from(packet.len);
                     self.served += u64::from(!packet.has(flag::LAST));

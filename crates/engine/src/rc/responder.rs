@@ -117,9 +117,10 @@ impl<P: Env> Engine<P> {
                 let psns =
                     if packet.op == PacketOp::ReadRequest { qp.psns(packet.dma_len) } else { qp.psns(packet.len) };
                 qp.rc.epsn = packet.psn.plus(psns);
-                if packet.has(flag::ACK_REQ) && matches!(packet.op, PacketOp::Send | PacketOp::Write) {
+                let answered = flag::LAST | flag::ACK_REQ;
+                if packet.flags & answered != 0 && matches!(packet.op, PacketOp::Send | PacketOp::Write) {
                     let psn = qp.rc.epsn.plus(0xff_ffff);
-                    Self::owe_ack(qp, psn, qp.rc.msn);
+                    Self::owe_ack(qp, psn, qp.rc.msn, !packet.has(flag::ACK_REQ));
                 }
             }
             Err(refused) => self.refuse(qp, packet, refused, now),
@@ -137,12 +138,14 @@ impl<P: Env> Engine<P> {
         }
     }
 
+    /// `quiet`: the requester does not have to be woken for it.
     #[inline]
-    pub(crate) fn owe_ack(qp: &mut Qp, psn: Psn, msn: u32) {
-        if let Some(Response::Ack { psn: last, msn: last_msn }) = qp.rc.responses.back_mut() {
+    pub(crate) fn owe_ack(qp: &mut Qp, psn: Psn, msn: u32, quiet: bool) {
+        if let Some(Response::Ack { psn: last, msn: last_msn, quiet: all_quiet }) = qp.rc.responses.back_mut() {
             (*last, *last_msn) = (psn, msn); // acknowledgements are cumulative (9.7.5.1)
+            *all_quiet &= quiet;
         } else {
-            qp.rc.responses.push_back(Response::Ack { psn, msn });
+            qp.rc.responses.push_back(Response::Ack { psn, msn, quiet });
         }
     }
 
@@ -204,7 +207,7 @@ impl<P: Env> Engine<P> {
         match packet.op {
             PacketOp::Send | PacketOp::Write if packet.flags & (flag::LAST | flag::ACK_REQ) != 0 => {
                 let psn = qp.rc.epsn.plus(0xff_ffff);
-                Self::owe_ack(qp, psn, qp.rc.msn);
+                Self::owe_ack(qp, psn, qp.rc.msn, false);
             }
             PacketOp::ReadRequest => {
                 let again = Response::Read {
@@ -327,6 +330,8 @@ impl<P: Env> Engine<P> {
         }
         qp.rc.msn = qp.rc.msn.wrapping_add(1) & 0xff_ffff;
         let Some(progress) = qp.recv.take() else { return Err(INVALID) };
+        // Queues that wait for the message take it up, not the program, which may sleep.
+        self.served += u64::from(qp.rq.managed.is_some());
         self.complete_recv(qp, packet, progress.wqe.wr_id, srq, WcOpcode::Recv, progress.offset, now);
         Ok(())
     }

@@ -31,6 +31,8 @@ pub(crate) enum Response {
     Ack {
         psn: Psn,
         msn: u32,
+        /// The requester is not woken for it.
+        quiet: bool,
     },
     Nak {
         psn: Psn,

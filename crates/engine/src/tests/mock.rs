@@ -66,6 +66,8 @@ pub struct Net {
     pub one_sided: bool,
     /// Regions are in shared memory: atomics are executed by initiators too.
     pub shares: bool,
+    /// Number of packets that wake no process.
+    pub quiet: u64,
     /// Number of requests that initiators executed.
     pub executed: u64,
     pub one_sided_bytes: u64,
@@ -243,6 +245,16 @@ impl PacketWire for Mock {
                 shared_above: net.shared_above.unwrap_or(net.single_copy_above),
             }),
         }
+    }
+
+    fn send_quietly(
+        &mut self,
+        link: LinkId,
+        packet: &Packet,
+        payload: Payload<'_>,
+    ) -> std::result::Result<(), SendError> {
+        self.net.borrow_mut().quiet += 1;
+        self.send(link, packet, payload)
     }
 
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> std::result::Result<(), SendError> {

@@ -205,8 +205,10 @@ impl Entries {
             return Some("the queue has no such entry");
         };
         for (i, (word, posted)) in words.iter().zip(template).enumerate() {
+            let changed = word ^ posted;
+            // Most words are as they were posted, and need no mask.
             let bits = self.rules.patchable[usize::from(i >= WORDS)] >> (i % WORDS * 8) & 0xff;
-            if (word ^ posted) & !bytes_of(bits as u8) != 0 {
+            if changed != 0 && changed & !bytes_of(bits as u8) != 0 {
                 return Some("the entry was patched in bytes that its queue does not allow to be patched");
             }
         }
@@ -222,6 +224,8 @@ pub(crate) struct ManagedSend {
     /// Entries that may be executed, counted from the first one.
     pub enabled: u64,
     pub base: Base,
+    /// A look at the room of the queue is to come.
+    pub looks_again: bool,
 }
 
 /// The part of a managed receive queue that an ordinary one does not have.

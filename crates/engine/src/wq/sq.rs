@@ -173,7 +173,7 @@ impl SendQueue {
         let mut queue = SendQueue::new(0, max_sge, 0)?;
         queue.stride = entries.stride() as usize / 64;
         (queue.depth, queue.mask) = (depth, u64::from(depth) - 1);
-        queue.managed = Some(Box::new(ManagedSend { entries, enabled: 0, base: Base::default() }));
+        queue.managed = Some(Box::new(ManagedSend { entries, enabled: 0, base: Base::default(), looks_again: false }));
         Ok(queue)
     }
 
@@ -322,8 +322,16 @@ impl SendQueue {
         self.rests - 1
     }
 
+    /// Notes that the queue waits for room. False if that is known, and a look at it is to come.
+    pub fn look_again(&mut self) -> bool {
+        self.managed.as_mut().is_some_and(|managed| !std::mem::replace(&mut managed.looks_again, true))
+    }
+
     pub fn end_rest(&mut self) {
         self.is_at_rest = false;
+        if let Some(managed) = &mut self.managed {
+            managed.looks_again = false;
+        }
         self.settle();
     }
 

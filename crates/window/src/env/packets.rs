@@ -80,6 +80,20 @@ impl PacketWire for WindowEnv {
         }
     }
 
+    fn send_quietly(&mut self, id: LinkId, packet: &Packet, payload: Payload<'_>) -> Result<(), SendError> {
+        let (owed, urgent) = (self.dirty.len(), self.urgent);
+        self.send(id, packet, payload)?;
+        if self.dirty.len() > owed {
+            // Nothing but this packet is new on the link.
+            self.dirty.pop();
+            if let Some(link) = self.link_mut(id) {
+                link.dirty = false;
+            }
+        }
+        self.urgent = urgent;
+        Ok(())
+    }
+
     // Inlined always: what is constant in the packet costs nothing then. And the packet is given to no other function,
     // which would have to see it in memory, so it is made in registers. (In memory it would be written by words of 4
     // bytes and read by words of 8, which wait for all stores before them, also for those to the ring.)

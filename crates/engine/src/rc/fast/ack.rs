@@ -146,7 +146,7 @@ impl<P: Env> Engine<P> {
         if prompt && idle && qp.rc.responses.is_empty() && Self::send_ack(env, qp, psn, msn) {
             return true;
         }
-        Self::owe_ack(qp, psn, msn);
+        Self::owe_ack(qp, psn, msn, false);
         if idle {
             qp.queued = true;
             ready.push_back(qp.id);
@@ -160,7 +160,8 @@ impl<P: Env> Engine<P> {
     pub(crate) fn acknowledge_first(&mut self) -> bool {
         let Some(&id) = self.ready.front().filter(|_| may(self.has_fast_path)) else { return false };
         let Some(qp) = self.qps.fast(id) else { return false };
-        let (1, Some(&Response::Ack { psn, msn })) = (qp.rc.responses.len(), qp.rc.responses.front()) else {
+        let (1, Some(&Response::Ack { psn, msn, quiet: false })) = (qp.rc.responses.len(), qp.rc.responses.front())
+        else {
             return false;
         };
         if !Self::send_ack(&mut self.env, qp, psn, msn) {

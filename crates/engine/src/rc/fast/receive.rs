@@ -112,7 +112,9 @@ impl<P: Env> Engine<P> {
         // message; the last packet's receive, while it has no completion and its place on the link is not freed.
         let (mut n, mut bytes, mut owed, mut last, mut lost) = (0, 0, None, None, false);
         loop {
-            let fits = packet.flags() & !(flag::ACK_REQ | flag::SOLICITED | flag::IMM) == flag::FIRST | flag::LAST
+            // A message without the wish for an acknowledgement has a quiet one, which is not sent from here.
+            let single = flag::FIRST | flag::LAST | flag::ACK_REQ;
+            let fits = packet.flags() & !(flag::SOLICITED | flag::IMM) == single
                 && packet.psn() == qp.rc.epsn
                 && packet.len() <= qp.mtu
                 && packet.mtu() == 0
@@ -188,7 +190,7 @@ impl<P: Env> Engine<P> {
             self.finish(id, now, |engine, qp, now| {
                 engine.overrun(qp, now);
                 if let Some((psn, msn)) = owed {
-                    Self::owe_ack(qp, psn, msn);
+                    Self::owe_ack(qp, psn, msn, false);
                 }
             });
         }

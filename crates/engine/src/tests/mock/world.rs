@@ -73,6 +73,7 @@ impl World {
             exported: vec![HashMap::new(); count],
             one_sided: false,
             shares: false,
+            quiet: 0,
             executed: 0,
             one_sided_bytes: 0,
             answered: Vec::new(),
