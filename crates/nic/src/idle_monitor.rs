@@ -16,9 +16,11 @@ use wire::Nanos;
 use crate::core::{Guard, Mode};
 use crate::{Nic, now};
 
-/// How close together two requests must come, and how long the NIC thread waits for the next one, in nanoseconds. It is
-/// longer than a round trip with a wake-up in it, or no watch would ever begin.
+/// How long the NIC thread waits for the next request, in nanoseconds.
 const SPAN: Nanos = 30_000;
+/// How close together two requests must come, in nanoseconds. It is longer than a round trip with a wake-up in it, also
+/// of a chain of replicas on a processor that is not idle, or no watch would ever begin.
+const CLOSE: Nanos = 2 * SPAN;
 /// The number of requests at once that makes a stream. 64 KiB come in as many pieces.
 const MANY: u64 = 4;
 /// The pause after a watch in vain, in nanoseconds.
@@ -28,6 +30,11 @@ const LONG_PAUSE: Nanos = 20_000_000;
 /// The duration of a yield, in nanoseconds, beyond which this processor is shared with a thread that has much to do. It
 /// is far longer than a yield alone, interrupts, and the threads of the kernel.
 const ALONE: Nanos = 200_000;
+/// The duration of a yield, in nanoseconds, beyond which another thread has run meanwhile; and how many such yields,
+/// more than half of all in a watch, show that other threads have the same kind of work on this processor, as the
+/// servers of a chain have. Each of them delays the others then.
+const SHARED: Nanos = 3_000;
+const MOST_SHARED: u32 = 4;
 /// The number of looks between two such yields, at which the time is checked, too.
 const ROUNDS_BEFORE_YIELD: u32 = 256;
 /// The number of looks in vain between two readings of the clock.
@@ -52,7 +59,7 @@ impl IdleMonitor {
             return false;
         }
         let before = self.last.replace(now);
-        let close = before.is_some_and(|before| now.saturating_sub(before) <= SPAN);
+        let close = before.is_some_and(|before| now.saturating_sub(before) <= CLOSE);
         now >= self.not_before && (close || served >= MANY)
     }
 
@@ -90,13 +97,16 @@ impl Nic {
         let began = now();
         let mut until = began + SPAN;
         let (mut looks, mut vain, mut served) = (0u32, 0u32, false);
+        let mut shared = 0u32;
         while self.alive.load(Ordering::Relaxed) {
             looks = looks.wrapping_add(1);
             if looks.is_multiple_of(ROUNDS_BEFORE_YIELD) {
                 let before = now();
                 std::thread::yield_now();
                 let now = now();
-                if now.saturating_sub(before) > ALONE {
+                let away = now.saturating_sub(before);
+                shared += u32::from(away > SHARED);
+                if away > ALONE || shared >= MOST_SHARED && 2 * shared > looks / ROUNDS_BEFORE_YIELD {
                     return End::Disturbs;
                 }
                 if now - began >= TURN {
@@ -147,7 +157,7 @@ mod tests {
     fn only_what_comes_often_is_watched_for() {
         let mut watch = IdleMonitor::default();
         assert!(!watch.begins(1_000_000, 1), "the first one tells nothing");
-        assert!(watch.begins(1_000_000 + SPAN, 1));
+        assert!(watch.begins(1_000_000 + CLOSE, 1));
         assert!(!watch.begins(2_000_000, 1), "a long time has passed");
         assert!(watch.begins(2_010_000, 1));
         watch.ends(End::Vain, 2_040_000);
