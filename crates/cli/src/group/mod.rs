@@ -10,6 +10,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use report::settings::variable;
 
 /// The command of the group.
 #[derive(Args)]
@@ -56,6 +57,20 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
         Command::Bench(options) => bench::run(options),
         Command::Part(options) => bench::part(options),
     }
+}
+
+/// Have this process move what it registers to where peers map it. The device reads the setting once, from the
+/// environment of its process, so this starts the program anew in its place if the setting is another one.
+fn migrate() -> Result<(), String> {
+    use std::os::unix::process::CommandExt as _;
+    const WANTED: &str = "1";
+    if std::env::var_os(variable::MIGRATE).is_some_and(|value| value == WANTED) {
+        return Ok(());
+    }
+    let program = std::env::current_exe().map_err(|error| format!("cannot find this program: {error}"))?;
+    let mut command = std::process::Command::new(program);
+    command.args(std::env::args_os().skip(1)).env(variable::MIGRATE, WANTED);
+    Err(format!("cannot start this program anew: {}", command.exec()))
 }
 
 fn resolve(name: &str) -> Result<SocketAddr, String> {

@@ -34,6 +34,10 @@ pub struct Options {
     /// A file that is there keeps its bytes, and is made longer if it has fewer than the region.
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
+    /// Move the regions into memory that clients and other servers map too: their WRITEs, atomics and READs then need
+    /// no system call (see docs/migrate.md)
+    #[arg(long)]
+    migrate: bool,
     /// Several replicas are no chain, but have a port each
     #[arg(long, hide = true)]
     apart: bool,
@@ -54,6 +58,9 @@ fn open(path: &PathBuf, len: usize) -> Result<File, String> {
 
 /// Be replicas until the process is ended.
 pub fn run(options: &Options) -> Result<ExitCode, String> {
+    if options.migrate {
+        super::migrate()?;
+    }
     // Before the device is opened: its thread inherits it.
     let got = options.place.take();
     let fixture = options.device.open()?;

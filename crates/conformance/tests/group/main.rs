@@ -83,10 +83,15 @@ struct Chain {
 
 impl Chain {
     fn start(counts: &[usize]) -> Chain {
+        Chain::start_in(counts, &[])
+    }
+
+    /// A chain whose processes have these variables.
+    fn start_in(counts: &[usize], env: &[(&str, &str)]) -> Chain {
         let mut next: Option<SocketAddr> = None;
         let mut processes = Vec::new();
         for count in counts {
-            let mut process = Remote::start(ENTRY, "replica", &[]);
+            let mut process = Remote::start(ENTRY, "replica", env);
             next = Some(process.wire.exchange(&(*count, next)));
             processes.push((process, *count));
         }
@@ -163,8 +168,11 @@ fn any(random: &mut Random, base: u64, lot: u64, replicas: usize) -> Operation {
 
 /// Random operations, compared with a model, byte for byte; no replica posts anything meanwhile.
 fn compare(counts: &[usize], window: u32, ops: usize, how: Wait) {
+    compare_in(Chain::start(counts), counts, window, ops, how);
+}
+
+fn compare_in(mut chain: Chain, counts: &[usize], window: u32, ops: usize, how: Wait) {
     let fixture = Fixture::open();
-    let mut chain = Chain::start(counts);
     let (mut client, buffer) = client(&fixture, chain.first, window);
     let replicas = client.replicas();
     assert_eq!(replicas, counts.iter().sum::<usize>());
@@ -198,6 +206,14 @@ fn chains_of_processes_do_what_the_model_does() {
 fn one_process_holds_many_replicas() {
     for (counts, window) in [(&[3][..], 1), (&[5], 16), (&[16], 3), (&[2, 3], 64)] {
         compare(counts, window, 200, Wait::Poll);
+    }
+}
+
+/// Replicas whose registered memory lies where their peers map it: no hop needs a system call for its bytes.
+#[test]
+fn regions_are_where_peers_map_them() {
+    for (counts, window) in [(&[1, 1, 1][..], 1), (&[3], 16)] {
+        compare_in(Chain::start_in(counts, &[("SOFTRNIC_MIGRATE", "1")]), counts, window, 200, Wait::Poll);
     }
 }
 

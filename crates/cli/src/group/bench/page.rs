@@ -36,6 +36,8 @@ fn page(results: &Results, plots: &[String], by_hand: &str) -> String {
     lines.push(format!("- Machine: {}; {} processes wanted to run before it began.", results.machine, results.load));
     lines.push(format!("- softrnic {}. The client polls on {}.", results.version, results.client));
     lines.push("- Every figure has the refill in it: the queues run in a circle, and nothing is posted again.".into());
+    lines
+        .push("- Servers move their regions to where peers map them (--migrate), unless files are the regions.".into());
     lines.push(
         "- CPU on the path: one server has all replicas here, too; an application for each replica sleeps until the\n  \
          one before tells it, gWRITEs to the next replica, and tells the next application.\n- Client fan-out: a WRITE \

@@ -132,6 +132,9 @@ impl Stand {
         if apart {
             more.push("--apart".into());
         }
+        if files.is_none() {
+            more.push("--migrate".into());
+        }
         if let Some(folder) = files {
             more.extend(["--file".to_owned(), folder.0.join("region").display().to_string()]);
         }
@@ -143,7 +146,8 @@ impl Stand {
     pub fn servers(&self, replicas: usize, place: &PlaceOptions) -> Result<Servers, String> {
         let mut all = Servers { _processes: Vec::new(), at: Vec::new(), place: String::new() };
         for _ in 0..replicas {
-            let more: Vec<String> = all.at.first().map_or_else(Vec::new, |at| vec!["--connect".into(), at.to_string()]);
+            let mut more = vec!["--migrate".to_owned()];
+            more.extend(all.at.first().into_iter().flat_map(|at| ["--connect".to_owned(), at.to_string()]));
             let (process, at, place) = self.serve(place, &more)?;
             all._processes.push(process);
             (all.at, all.place) = (at, place);
