@@ -16,12 +16,13 @@ static RULES: OnceLock<Option<Rules>> = OnceLock::new();
 /// Reads the rules, before the program begins.
 pub fn read() {
     RULES.get_or_init(|| {
-        if EVERYTHING.iter().any(|name| std::env::var_os(name).is_some()) {
-            return None;
-        }
-        let file = std::env::var_os(FILE).filter(|file| !file.is_empty())?;
         // Messages that a signal handler causes must find the name.
         program();
+        let is_everything = EVERYTHING.iter().any(|name| std::env::var_os(name).is_some());
+        let Some(file) = std::env::var_os(FILE).filter(|file| !file.is_empty() && !is_everything) else {
+            log::start(&Log::default());
+            return None;
+        };
         let name = file.display();
         let text = match std::fs::read(&file) {
             Ok(text) => text,

@@ -145,6 +145,8 @@ pub struct Held {
     pub blocking: AtomicU32,
     pub receive_timeout: AtomicU64,
     pub send_timeout: AtomicU64,
+    /// It was said that the other end broke the rules.
+    pub told_broken: AtomicU32,
 }
 
 /// What epoll knows of a connection.

@@ -12,7 +12,7 @@ use crate::kernel::{self, Tcp};
 use crate::link::{Inside, Link};
 use crate::status::{self, Count};
 use crate::table::{self, Held, Slot, Tag};
-use crate::{descriptors, epoll, meet, next, orphan, spin};
+use crate::{descriptors, epoll, log, meet, next, orphan, spin};
 
 /// A connection that is being worked on: its memory stays until this is dropped.
 pub struct Use {
@@ -162,6 +162,26 @@ impl Use {
 
     /// Sends some bytes without waiting.
     pub fn send(&self, from: &[u8]) -> Result<usize, verbs::Errno> {
+        let sent = self.send_some(from);
+        self.tell_broken(sent);
+        sent
+    }
+
+    /// The other end wrote to the shared memory what makes no sense: the log says so, once.
+    fn tell_broken(&self, outcome: Result<usize, verbs::Errno>) {
+        if outcome == Err(sock::end::ECONNRESET)
+            && self.end().is_broken()
+            && self.held().told_broken.swap(1, Ordering::Relaxed) == 0
+        {
+            let what = "the other end wrote counts to the shared memory that make no sense";
+            match meet::both_addresses(self.fd) {
+                Some((local, remote)) => log::say(log::ERROR, format_args!("{local} with {remote}: {what}")),
+                None => log::say(log::ERROR, format_args!("descriptor {}: {what}", self.fd)),
+            }
+        }
+    }
+
+    fn send_some(&self, from: &[u8]) -> Result<usize, verbs::Errno> {
         let end = self.end();
         if end.sends_by_ring_alone() {
             match locked_lightly(&self.held().send, || end.leave_ring(), || end.send_by_ring(from)) {
@@ -188,6 +208,12 @@ impl Use {
 
     /// Receives some bytes without waiting.
     pub fn receive(&self, to: &mut [u8], peek: bool, look: bool) -> Result<usize, verbs::Errno> {
+        let got = self.receive_some(to, peek, look);
+        self.tell_broken(got);
+        got
+    }
+
+    fn receive_some(&self, to: &mut [u8], peek: bool, look: bool) -> Result<usize, verbs::Errno> {
         let end = self.end();
         if !end.incoming.is_ready() && table::nobody_inside(self.fd) {
             end.set_ready();
