@@ -72,7 +72,7 @@ pub fn one(buf: *const c_void, len: usize) -> Pieces<'static> {
 }
 
 /// The pieces of a vector. `None`: the kernel has to refuse it.
-unsafe fn many<'a>(vector: *const iovec, count: usize) -> Option<Pieces<'a>> {
+pub unsafe fn many<'a>(vector: *const iovec, count: usize) -> Option<Pieces<'a>> {
     if count > 1024 || vector.is_null() && count > 0 {
         return None;
     }
@@ -110,7 +110,7 @@ const RECEIVE_FLAGS: i32 = libc::MSG_PEEK
     | libc::MSG_TRUNC;
 
 /// Receives. `None`: the kernel has to do it.
-fn receive(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isize> {
+pub fn receive(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isize> {
     if flags & !RECEIVE_FLAGS != 0 {
         if flags & libc::MSG_ERRQUEUE == 0 {
             connection.demote(false, true, true);
@@ -365,12 +365,6 @@ unsafe extern "C" fn recvmsg_known(fd: i32, message: *mut msghdr, flags: i32) ->
     with(fd, by_ring, by_kernel)
 }
 
-unsafe extern "C" fn recvmmsg_known(fd: i32, all: *mut c_void, count: u32, flags: i32, time: *mut c_void) -> i32 {
-    process::leave_to_tcp(fd);
-    // SAFETY: the caller's arguments.
-    next::uncancelled(|| unsafe { next::recvmmsg()(fd, all, count, flags, time) })
-}
-
 unsafe extern "C" fn write_known(fd: i32, buf: *const c_void, len: usize) -> isize {
     // SAFETY: the caller's arguments.
     let by_kernel = || next::uncancelled(|| unsafe { next::write()(fd, buf, len) });
@@ -506,7 +500,6 @@ entries! {
     __recv recv recv_known;
     recvfrom recvfrom recvfrom_known;
     recvmsg recvmsg recvmsg_known;
-    recvmmsg recvmmsg recvmmsg_known;
     write write write_known;
     __write write write_known;
     writev writev writev_known;

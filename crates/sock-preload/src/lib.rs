@@ -9,6 +9,7 @@
 //! blocked, never while something waits, and is taken over from a process that died with it.
 #![cfg(target_arch = "x86_64")]
 
+mod batch;
 mod data;
 mod descriptors;
 mod epoll;

@@ -333,6 +333,12 @@ impl Use {
         true
     }
 
+    /// Takes the error that SO_ERROR tells.
+    pub fn take_error(&self) -> Option<verbs::Errno> {
+        let by_kernel = kernel::option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).filter(|error| *error != 0);
+        by_kernel.map(verbs::Errno).or_else(|| self.held().own.take_error())
+    }
+
     /// The program changes flags or options: they are asked for again.
     pub fn forget_options(&self) {
         let held = self.held();

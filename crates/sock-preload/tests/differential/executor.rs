@@ -276,6 +276,55 @@ fn header(pieces: &mut [libc::iovec; 3]) -> libc::msghdr {
     header
 }
 
+/// A message for each piece. What a call does not write is seen.
+fn several(pieces: &mut [libc::iovec; 3]) -> [libc::mmsghdr; 3] {
+    let mut base = pieces.as_mut_ptr();
+    std::array::from_fn(|_| {
+        // SAFETY: a header of zeroes is an empty one.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        (header.msg_iov, header.msg_iovlen, header.msg_flags) = (base, 1, 0x77);
+        base = base.wrapping_add(1);
+        libc::mmsghdr { msg_hdr: header, msg_len: 77_777 }
+    })
+}
+
+/// What a call has written to the headers of messages. It keeps errno.
+fn told(got: i32, all: &[libc::mmsghdr; 3]) -> String {
+    let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    let done = all.iter().take(got.max(0) as usize);
+    let text = done.map(|one| format!(" {}:{:#x}", one.msg_len, one.msg_hdr.msg_flags)).collect();
+    // SAFETY: the address of this thread's errno is always valid.
+    unsafe { *libc::__errno_location() = error };
+    text
+}
+
+/// Sends by sendfile(2): from a place, from the file's own, or of a file that is shorter than the call says. Second:
+/// where both places are afterwards.
+fn sendfile(fd: i32, form: &str, data: &[u8]) -> (isize, String) {
+    use std::io::Seek;
+    use std::os::fd::{AsRawFd, FromRawFd};
+    // SAFETY: a name that lives until the call returns, and a descriptor that is nobody else's.
+    let mut file = unsafe { std::fs::File::from_raw_fd(libc::memfd_create(c"data".as_ptr(), libc::MFD_CLOEXEC)) };
+    file.write_all(b"before").unwrap();
+    file.write_all(data).unwrap();
+    let (mut from, mut count) = (6i64, data.len());
+    if form == "sendfile-short" {
+        count += 5000;
+    } else {
+        file.write_all(b"behind").unwrap();
+    }
+    file.seek(std::io::SeekFrom::Start(6)).unwrap();
+    let place = if form == "sendfile-position" { std::ptr::null_mut() } else { &raw mut from };
+    // SAFETY: a place that lives until the call returns, or none.
+    let got = unsafe { libc::sendfile(fd, file.as_raw_fd(), place, count) };
+    let error = std::io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    let places = format!(" places {from} {}", file.stream_position().unwrap());
+    drop(file);
+    // SAFETY: the address of this thread's errno is always valid.
+    unsafe { *libc::__errno_location() = error };
+    (got, places)
+}
+
 /// send END FD FORM LENGTH OFFSET SALT FLAGS
 fn send(fd: i32, words: &[&str]) -> String {
     let (length, offset, salt): (u64, u64, u64) = (number(words, 4), number(words, 5), number(words, 6));
@@ -284,6 +333,7 @@ fn send(fd: i32, words: &[&str]) -> String {
     let mut parts = pieces(&mut data);
     let header = header(&mut parts);
     let (base, len) = (data.as_ptr().cast(), data.len());
+    let mut more = String::new();
     // SAFETY: buffers that live until the call returns.
     let sent = unsafe {
         match words[3] {
@@ -299,18 +349,21 @@ fn send(fd: i32, words: &[&str]) -> String {
                     other => other as isize,
                 }
             }
-            "sendfile" => {
-                use std::os::fd::FromRawFd;
-                let file = libc::memfd_create(c"data".as_ptr(), libc::MFD_CLOEXEC);
-                let mut file = std::fs::File::from_raw_fd(file);
-                file.write_all(&data).unwrap();
-                let mut from = 0i64;
-                libc::sendfile(fd, std::os::fd::AsRawFd::as_raw_fd(&file), &raw mut from, len)
+            "sendmmsg-several" => {
+                let mut all = several(&mut parts);
+                let got = libc::sendmmsg(fd, all.as_mut_ptr(), 3, flags);
+                more = told(got, &all);
+                got as isize
+            }
+            "sendfile" | "sendfile-position" | "sendfile-short" => {
+                let (got, places) = sendfile(fd, words[3], &data);
+                more = places;
+                got
             }
             other => panic!("{other}"),
         }
     };
-    let answer = said(sent);
+    let answer = said(sent) + &more;
     match PIPES.swap(0, Ordering::SeqCst) {
         0 => answer,
         some => format!("{answer} SIGPIPE {some}"),
@@ -346,6 +399,12 @@ fn receive(fd: i32, words: &[&str]) -> String {
                 }
                 *libc::__errno_location() = error;
                 got
+            }
+            "recvmmsg" => {
+                let mut all = several(&mut parts);
+                let got = libc::recvmmsg(fd, all.as_mut_ptr(), 3, flags, std::ptr::null_mut());
+                more = told(got, &all);
+                got as isize
             }
             other => panic!("{other}"),
         }

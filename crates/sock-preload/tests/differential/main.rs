@@ -205,7 +205,7 @@ fn compare(seeds: impl Iterator<Item = u64>, most: usize) -> Vec<String> {
     let mut others: Vec<Ends> = Vec::new();
     let mut differences = Vec::new();
     for seed in seeds {
-        let program = program(seed);
+        let program = program(seed, !KEPT.contains(&seed));
         let way = WAYS[(seed % WAYS.len() as u64) as usize];
         let [by_tcp, by_ring] = [Way::Plain, way].map(|way| {
             let at = others.iter().position(|ends| ends.way == way).unwrap_or_else(|| {

@@ -76,6 +76,8 @@ struct End {
 
 struct Maker {
     random: Random,
+    /// Chooses among forms that are newer than the programs that are kept. `None`: none of them.
+    newer: Option<Random>,
     ends: [End; 2],
     steps: Vec<Step>,
     /// The connection has been, or may be, reset: no call may wait any more.
@@ -148,8 +150,15 @@ impl Maker {
         }
         let forms = ["write", "writev", "send", "sendto", "sendmsg", "send", "write", "sendmmsg", "sendfile"];
         let kinds = if self.random.one_in(12) { 9 } else { 7 };
-        let form = self.random.of(&forms[..kinds]);
-        let takes_flags = !matches!(form, "write" | "writev" | "sendfile");
+        let mut form = self.random.of(&forms[..kinds]);
+        if let Some(newer) = &mut self.newer {
+            form = match form {
+                "sendmsg" | "sendmmsg" => newer.of(&["sendmsg", "sendmmsg", "sendmmsg-several"]),
+                "sendto" | "sendfile" => newer.of(&["sendto", "sendfile", "sendfile-position", "sendfile-short"]),
+                other => other,
+            };
+        }
+        let takes_flags = !form.starts_with("write") && !form.starts_with("sendfile");
         let flags = if takes_flags { self.random.of(&[0, 0, DONTWAIT, libc::MSG_NOSIGNAL]) } else { 0 };
         let offset = self.ends[end].sent;
         self.add(end, format!("send {end} {file} {form} {length} {offset} {end} {flags}"), true);
@@ -200,6 +209,12 @@ impl Maker {
             } else {
                 return None;
             }
+        }
+        let is_several = form == "recvmsg" && !sends && self.newer.as_mut().is_some_and(|newer| newer.one_in(2));
+        let form = if is_several { "recvmmsg" } else { form };
+        if is_several && !self.ends[end].is_nonblocking && flags & DONTWAIT == 0 {
+            // Only the first message is waited for.
+            flags |= libc::MSG_WAITFORONE;
         }
         let line = format!("recv {end} {file} {form} {length} {flags}");
         if sends {
@@ -429,8 +444,9 @@ impl Maker {
     }
 }
 
-/// The program of a seed.
-pub fn program(seed: u64) -> Program {
+/// The program of a seed. Without `newer` it has no calls that were added after the programs that are kept.
+pub fn program(seed: u64, newer: bool) -> Program {
+    let newer = newer.then_some(Random(!seed));
     let mut random = Random(seed);
     let is_v6 = random.one_in(4);
     let nonblocking_connect = random.one_in(4);
@@ -439,7 +455,7 @@ pub fn program(seed: u64) -> Program {
     ends.iter_mut().for_each(|end| end.files.push(0));
     ends[0].is_nonblocking = accept_flags & libc::SOCK_NONBLOCK != 0;
     ends[1].is_nonblocking = nonblocking_connect;
-    let mut maker = Maker { random, ends, steps: Vec::new(), is_wild: false };
+    let mut maker = Maker { random, newer, ends, steps: Vec::new(), is_wild: false };
     // Messages to and fro, as many as it takes to leave TCP, or fewer.
     for _ in 0..maker.random.below(8) {
         for end in 0..2 {

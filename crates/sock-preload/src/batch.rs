@@ -1,0 +1,93 @@
+//! Several messages at once: recvmmsg(2).
+
+use libc::{mmsghdr, timespec};
+use verbs::Errno;
+
+use crate::data::{many, receive, with};
+use crate::next::{self, entries_if, fail};
+use crate::process;
+use crate::table::{self, Tag};
+use crate::work::Use;
+
+/// The headers of a call. `None`: the kernel has to refuse them.
+unsafe fn headers<'a>(all: *mut mmsghdr, count: u32) -> Option<&'a mut [mmsghdr]> {
+    if all.is_null() {
+        return None;
+    }
+    // SAFETY: the caller of recvmmsg(2) promises so many headers, which the call may write to.
+    Some(unsafe { core::slice::from_raw_parts_mut(all, count as usize) })
+}
+
+/// What a call returns that fails behind `done` messages.
+fn done_or(done: u32, failed: i32) -> i32 {
+    if done > 0 { done.cast_signed() } else { failed }
+}
+
+/// Whether the messages come by a connection of ours. One that must end at some time is left to the kernel.
+unsafe extern "C" fn recvmmsg_needs_us(
+    fd: i32,
+    all: *mut mmsghdr,
+    _count: u32,
+    _flags: i32,
+    time: *mut timespec,
+) -> i32 {
+    if table::tag(fd) == Tag::Unknown {
+        return 0;
+    }
+    if !time.is_null() || all.is_null() {
+        let error = next::errno();
+        process::leave_to_tcp(fd);
+        next::set_errno(error);
+        return 0;
+    }
+    1
+}
+
+unsafe extern "C" fn recvmmsg_known(fd: i32, all: *mut mmsghdr, count: u32, flags: i32, time: *mut timespec) -> i32 {
+    let by_kernel = |skip: u32, flags: i32| {
+        let (all, time) = (all.wrapping_add(skip as usize), time.cast());
+        // SAFETY: the caller's arguments; not more headers are left out than there are.
+        next::uncancelled(|| unsafe { next::recvmmsg()(fd, all.cast(), count - skip, flags, time) })
+    };
+    let by_ring = |connection: &Use| {
+        // SAFETY: the caller's promise of recvmmsg(2).
+        let Some(headers) = (unsafe { headers(all, count) }) else { return by_kernel(0, flags) };
+        // Unlike recvmsg(2), the call tells an error before it reads anything (do_recvmmsg).
+        if flags & libc::MSG_ERRQUEUE == 0
+            && let Some(error) = connection.take_error()
+        {
+            return fail(error.0) as i32;
+        }
+        let (mut done, mut flags) = (0, flags);
+        for header in headers {
+            // SAFETY: as before.
+            let pieces = unsafe { many(header.msg_hdr.msg_iov, header.msg_hdr.msg_iovlen) };
+            let asked = flags & !libc::MSG_WAITFORONE;
+            let Some(got) = pieces.and_then(|pieces| receive(connection, &pieces, asked)) else {
+                let rest = by_kernel(done, flags);
+                return if rest >= 0 { done.cast_signed() + rest } else { done_or(done, rest) };
+            };
+            if got < 0 {
+                let error = next::errno();
+                // The next call tells what this one cannot.
+                if done > 0 && error != libc::EAGAIN && error != libc::EINTR {
+                    connection.end().keep(Errno(error));
+                }
+                return done_or(done, -1);
+            }
+            let message = &mut header.msg_hdr;
+            (message.msg_namelen, message.msg_controllen, message.msg_flags) = (0, 0, 0);
+            header.msg_len = got as u32;
+            done += 1;
+            if flags & libc::MSG_WAITFORONE != 0 {
+                flags |= libc::MSG_DONTWAIT;
+            }
+        }
+        done.cast_signed()
+    };
+    with(fd, by_ring, || by_kernel(0, flags))
+}
+
+entries_if! {
+    recvmmsg recvmmsg recvmmsg_needs_us, recvmmsg_known;
+}
