@@ -430,12 +430,14 @@ impl Cm {
     }
 
     /// Put an event back that is not to be handed out yet: it is the channel's next one again. Requests cannot be put
-    /// back: they have made room for others.
-    pub fn give_back(&self, channel: &Channel, got: Got) {
+    /// back: they have made room for others. False: the id has been destroyed in the meantime. That waits for this
+    /// event, so the caller acknowledges it.
+    #[must_use]
+    pub fn give_back(&self, channel: &Channel, got: Got) -> bool {
         let mut state = self.lock();
-        if let Some(id) = state.ids.get_mut(&got.id) {
-            id.reported -= 1;
-            channel.push_front(Queued { id: got.id, child: got.child, event: got.event });
-        }
+        let Some(id) = state.ids.get_mut(&got.id) else { return false };
+        id.reported -= 1;
+        channel.push_front(Queued { id: got.id, child: got.child, event: got.event });
+        true
     }
 }

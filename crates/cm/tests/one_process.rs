@@ -171,6 +171,20 @@ fn waiting_events_move_with_their_id() {
     manager().destroy_id(server.id).unwrap();
 }
 
+#[test]
+fn an_event_goes_back_unless_its_id_is_destroyed() {
+    let (server, port) = listener(0);
+    let client = Side::new(9);
+    let dst = std::net::SocketAddr::from(([127, 0, 0, 1], port));
+    manager().resolve_addr(client.id, None, &dst).unwrap();
+    let got = client.get(EventKind::AddrResolved, 0);
+    assert!(manager().give_back(&client.channel, got));
+    let got = client.get(EventKind::AddrResolved, 0);
+    assert_eq!(manager().destroy_id(client.id), Ok(1), "so many acknowledgements are waited for");
+    assert!(!manager().give_back(&client.channel, got), "the caller owes the one of this event");
+    manager().destroy_id(server.id).unwrap();
+}
+
 /// A peer dies about when its request is accepted. Either the call says that there is no request any more, or an event
 /// says that there is no connection.
 #[test]

@@ -195,7 +195,10 @@ fn hand_out(cm: &Cm, channel: &Channel, got: Got) -> Result<Option<*mut rdma_cm_
     // SAFETY: the token of an id is the address of its structure, which lives until its events are acknowledged.
     let id = unsafe { &*(got.token as usize as *const Id) };
     if got.event.kind == EventKind::Disconnected && overtakes(id, channel) {
-        cm.give_back(channel, got);
+        if !cm.give_back(channel, got) {
+            // A thread that destroys the id waits for it.
+            id.acknowledge(None);
+        }
         return Err(Errno::EAGAIN);
     }
     match process(id, got) {
