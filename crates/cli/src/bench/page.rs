@@ -12,7 +12,7 @@ use super::{migrated, write};
 const SIZES: [usize; 8] = [1, 8, 64, 512, 4096, 64 << 10, 1 << 20, 8 << 20];
 
 /// The line below which the page was written by hand. That part stays when the page is made anew.
-const BY_HAND: &str = "<!-- Below this line the page is written by hand. -->";
+pub const BY_HAND: &str = "<!-- Below this line the page is written by hand. -->";
 
 /// Write the page, and the plots into the same folder.
 pub fn write_page(results: &Results, path: &Path) -> Result<(), String> {
@@ -23,7 +23,7 @@ pub fn write_page(results: &Results, path: &Path) -> Result<(), String> {
 }
 
 /// The part of the page that was written by hand.
-fn by_hand(old: &str) -> &str {
+pub fn by_hand(old: &str) -> &str {
     old.split_once(BY_HAND).map_or("\n", |(_, rest)| rest)
 }
 

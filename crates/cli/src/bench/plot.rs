@@ -15,7 +15,8 @@ pub struct Plot {
     pub file: &'static str,
     /// The description, for readers who cannot see the chart.
     pub about: &'static str,
-    chart: Chart,
+    /// The chart.
+    pub chart: Chart,
 }
 
 // These colours can be told apart without seeing red and green apart (Okabe and Ito).
@@ -82,8 +83,13 @@ pub fn plots(results: &Results) -> Vec<Plot> {
 /// Write all plots into a folder, which is made if there is none. The result is the plots that were written.
 pub fn write_all(results: &Results, folder: &Path) -> Result<Vec<Plot>, String> {
     std::fs::create_dir_all(folder).map_err(|error| format!("cannot make {}: {error}", folder.display()))?;
+    write_plots(plots(results), folder)
+}
+
+/// Write these plots into a folder that exists. The result is those that had something to show.
+pub fn write_plots(plots: Vec<Plot>, folder: &Path) -> Result<Vec<Plot>, String> {
     let mut written = Vec::new();
-    for plot in plots(results) {
+    for plot in plots {
         if let Some(svg) = plot.chart.svg()? {
             write(&folder.join(plot.file), &svg).map_err(text)?;
             written.push(plot);

@@ -3,13 +3,17 @@
 //!
 //! Every figure has its limit: the time of as many bytes by verbs or TCP without extended sockets, measured in turns.
 
+mod figures;
+mod page;
 mod remote;
 mod table;
 mod work;
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +25,7 @@ use super::stats::{Spread, ratio};
 use super::{measure, pin};
 use crate::fixture::{DeviceOptions, text};
 use crate::link::{Link, Other, Role};
+use figures::{Beside, Must};
 pub use remote::serve;
 use work::{Figure, Near};
 
@@ -37,9 +42,11 @@ pub struct Options {
     time: u64,
     /// Rounds: everything is measured so often, and the median is shown
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(default_value_if("figures", ArgPredicate::IsPresent, "9"))]
     rounds: u32,
     /// Message sizes: few, all (every power of two up to 8M), or a list like 8,4K,1M
     #[arg(long, value_name = "SIZES", default_value = "few", value_parser = Sizes::parse)]
+    #[arg(default_value_if("page", ArgPredicate::IsPresent, "all"))]
     sizes: Sizes,
     /// Only these ways of transfer
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -47,6 +54,12 @@ pub struct Options {
     /// Leave it to the system which cores the processes use
     #[arg(long)]
     no_pin: bool,
+    /// Measure what must be reached, as ratios, and nothing else; sets --rounds 9
+    #[arg(long, conflicts_with_all = ["sizes", "only", "page"])]
+    figures: bool,
+    /// Write a page in Markdown, with what must be reached, and plots beside it; sets --sizes all
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    page: Option<PathBuf>,
     /// Write the figures as JSON, instead of a table
     #[arg(long)]
     json: bool,
@@ -91,8 +104,8 @@ impl Way {
     /// True if it is measured with messages of this size.
     fn takes(self, what: What, bytes: usize) -> bool {
         match (self, what) {
-            (Way::Immediate | Way::Event, What::Latency) => bytes <= exs::protocol::MAX_SMALL as usize,
-            (Way::Immediate | Way::Event | Way::Persistent, What::Throughput) => false,
+            (Way::Event, What::Throughput) => false,
+            (Way::Immediate | Way::Event, _) => bytes <= exs::protocol::MAX_SMALL as usize,
             (Way::Late, What::Latency) => false,
             _ => true,
         }
@@ -138,12 +151,87 @@ struct Row {
     ratio: Option<f64>,
 }
 
+/// Both processes, and what is measured with them.
+struct Bench<'a> {
+    options: &'a Options,
+    budget: Duration,
+    end: End,
+    /// The process that answers verbs, and the one that answers extended sockets and TCP.
+    verbs: &'a mut Link,
+    other: &'a mut Link,
+    near: Near,
+}
+
+impl Bench<'_> {
+    /// A figure of extended sockets, or of TCP.
+    fn figure(&mut self, task: &Task) -> Result<Figure, String> {
+        let figure = self.near.measure(task, self.other, self.budget);
+        figure.map_err(|error| format!("{} of {} bytes: {error}", task.way.name(), task.bytes))
+    }
+
+    /// The figure that something must be compared with, and its name.
+    fn beside(&mut self, must: &Must) -> Result<(String, f64), String> {
+        let Task { what, bytes, .. } = must.task;
+        if must.beside == Beside::Tcp {
+            let figure = self.figure(&Task { way: Way::Tcp, what, bytes })?;
+            return Ok(("TCP".into(), figure.value));
+        }
+        let (name, value) = self.verbs(&must.task)?.ok_or("nothing to compare with")?;
+        if must.beside == Beside::Verbs {
+            return Ok((name, value));
+        }
+        let copy = work::copies(bytes, self.budget)?;
+        Ok((format!("{name}, then a copy"), 1.0 / (1.0 / value + 1.0 / copy)))
+    }
+
+    /// As many bytes by verbs.
+    fn verbs(&mut self, task: &Task) -> Result<Option<(String, f64)>, String> {
+        limit(task, &self.end, self.verbs, self.budget)
+    }
+
+    /// All ways and sizes.
+    fn rows(&mut self) -> Result<Vec<Row>, String> {
+        let mut rows = Vec::new();
+        let only = &self.options.only;
+        for what in [What::Latency, What::Throughput] {
+            for way in Way::ALL.into_iter().filter(|way| only.is_empty() || only.contains(way)) {
+                for bytes in self.options.sizes.list().into_iter().filter(|bytes| way.takes(what, *bytes)) {
+                    rows.push(self.row(&Task { way, what, bytes })?);
+                }
+            }
+        }
+        Ok(rows)
+    }
+
+    fn row(&mut self, task: &Task) -> Result<Row, String> {
+        let (mut figures, mut limits, mut cpu, mut direct) = (Vec::new(), Vec::new(), Vec::new(), None);
+        let mut name = None;
+        for _ in 0..self.options.rounds {
+            if let Some((of, figure)) = self.verbs(task)? {
+                name = Some(of);
+                limits.push(figure);
+            }
+            let figure: Figure = self.figure(task)?;
+            figures.push(figure.value);
+            cpu.push(figure.cpu);
+            direct = figure.direct;
+        }
+        let ratio = ratio(&figures, &limits);
+        let limit_figure = (!limits.is_empty()).then(|| Spread::of(&limits));
+        let (figure, cpu) = (Spread::of(&figures), Spread::of(&cpu).median);
+        Ok(Row { task: *task, figure, cpu, direct, limit: name, limit_figure, ratio })
+    }
+}
+
 /// The first process.
 pub fn run(options: &Options) -> Result<ExitCode, String> {
+    if let Some(path) = &options.page {
+        super::writable(path)?;
+    }
     let cores = if options.no_pin { None } else { pin::two_cores() };
     let mut verbs = Other::start(Role::Bench, &options.device)?;
-    let sizes = options.sizes.list();
-    let room = Room::new(sizes.iter().copied().max().unwrap_or(8).max(4096), false);
+    let largest = options.sizes.list().into_iter().max().unwrap_or(8);
+    let room = Room::new(largest.max(figures::LARGEST), false);
     verbs.link.send(&Hello { core: cores.map(|(_, theirs)| theirs), room })?;
     let mut other = Other::start(Role::ExsBlast, &options.device)?;
     other.link.send(&cores.map(|(_, theirs)| theirs))?;
@@ -155,55 +243,23 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
         verbs.link.receive()
     })?;
     let () = verbs.link.receive()?;
-    let mut near = Near::new(&options.device)?;
-    let mut rows = Vec::new();
-    for what in [What::Latency, What::Throughput] {
-        for way in Way::ALL {
-            if !options.only.is_empty() && !options.only.contains(&way) {
-                continue;
-            }
-            for bytes in sizes.iter().copied().filter(|bytes| way.takes(what, *bytes)) {
-                let task = Task { way, what, bytes };
-                let row = measure(options, &task, &end, &mut verbs.link, &mut near, &mut other.link);
-                rows.push(row.map_err(|error| format!("{} of {bytes} bytes: {error}", way.name()))?);
-            }
-        }
-    }
+    let near = Near::new(&options.device)?;
+    let budget = Duration::from_millis(options.time);
+    let mut bench = Bench { options, budget, end, verbs: &mut verbs.link, other: &mut other.link, near };
+    let musts = options.figures || options.page.is_some();
+    let measure = |must: &Must| figures::measure(&mut bench, must);
+    let met = if musts { figures::musts().iter().map(measure).collect::<Result<_, _>>()? } else { Vec::new() };
+    let rows = if options.figures { Vec::new() } else { bench.rows()? };
     verbs.link.send(&Job::End)?;
     other.link.send(&None::<Task>)?;
-    if options.json {
-        println!("{}", serde_json::to_string_pretty(&rows).map_err(text)?);
-    } else {
-        table::print(&rows);
+    match (&options.page, options.json) {
+        (Some(path), _) => page::write_page(options, &met, &rows, cores, path)?,
+        (_, true) if options.figures => println!("{}", serde_json::to_string_pretty(&met).map_err(text)?),
+        (_, true) => println!("{}", serde_json::to_string_pretty(&rows).map_err(text)?),
+        _ if options.figures => figures::table(&met).print(),
+        _ => table::print(&rows),
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn measure(
-    options: &Options,
-    task: &Task,
-    end: &End,
-    verbs: &mut Link,
-    near: &mut Near,
-    other: &mut Link,
-) -> Result<Row, String> {
-    let budget = Duration::from_millis(options.time);
-    let (mut figures, mut limits, mut cpu, mut direct) = (Vec::new(), Vec::new(), Vec::new(), None);
-    let mut name = None;
-    for _ in 0..options.rounds {
-        if let Some((of, figure)) = limit(task, end, verbs, budget)? {
-            name = Some(of);
-            limits.push(figure);
-        }
-        let figure: Figure = near.measure(task, other, budget)?;
-        figures.push(figure.value);
-        cpu.push(figure.cpu);
-        direct = figure.direct;
-    }
-    let ratio = ratio(&figures, &limits);
-    let limit_figure = (!limits.is_empty()).then(|| Spread::of(&limits));
-    let (figure, cpu) = (Spread::of(&figures), Spread::of(&cpu).median);
-    Ok(Row { task: *task, figure, cpu, direct, limit: name, limit_figure, ratio })
 }
 
 /// The time of as many bytes in verbs.
@@ -229,13 +285,13 @@ fn limit(task: &Task, end: &End, link: &mut Link, budget: Duration) -> Result<Op
         }
         (What::Latency, Way::Persistent) => ("READ".to_owned(), latency(Operation::Read, bytes, poll)?),
         (What::Latency, Way::Stream) => ("SEND".to_owned(), latency(Operation::Send, bytes, poll)?),
-        (What::Throughput, Way::Normal | Way::Stream | Way::Late) => {
-            let case = Case::bandwidth(Transport::Rc, Operation::Write, bytes);
-            let rate = measure::bandwidth(end, link, &case, budget)?;
-            ("WRITE".to_owned(), rate.messages as f64 * bytes as f64 / rate.time.as_secs_f64() / 1e6)
+        (_, Way::Tcp) | (What::Latency, Way::Late) | (What::Throughput, Way::Event) => return Ok(None),
+        (What::Throughput, way) => {
+            let (name, operation) =
+                if way == Way::Persistent { ("READ", Operation::Read) } else { ("WRITE", Operation::Write) };
+            let rate = measure::bandwidth(end, link, &Case::bandwidth(Transport::Rc, operation, bytes), budget)?;
+            (name.to_owned(), rate.messages as f64 * bytes as f64 / rate.time.as_secs_f64() / 1e6)
         }
-        (_, Way::Tcp) | (What::Latency, Way::Late) => return Ok(None),
-        (What::Throughput, _) => return Ok(None),
     };
     Ok(Some(found))
 }

@@ -8,7 +8,7 @@ use exs::socket::{EventKind, Exs, Memory, Queue, Socket, WaitMode};
 
 use super::super::end::LARGEST;
 use super::super::pin;
-use super::work::{await_kind, deep, events, options, refused};
+use super::work::{await_kind, deep, events, more, options, refused};
 use super::{Task, Way, What};
 use crate::fixture::{DeviceOptions, text};
 use crate::link::Link;
@@ -42,7 +42,7 @@ fn one(exs: &Exs, memory: &Arc<Memory>, task: &Task, link: &mut Link) -> Result<
         queue.set_waiting(WaitMode::Notify);
     }
     match (task.what, task.way) {
-        (What::Latency, Way::Persistent) => {
+        (_, Way::Persistent) => {
             socket.send_persistent(memory, 0..task.bytes, &queue, 1).map_err(refused)?;
             link.send(&())?;
             // It ends with the connection.
@@ -61,8 +61,10 @@ fn echo(memory: &Arc<Memory>, task: &Task, socket: &Socket, queue: &Arc<Queue>, 
     let receive = || socket.receive(memory, LARGEST..LARGEST + task.bytes, true, queue, 2).map_err(refused);
     receive()?;
     link.send(&())?;
+    let mut list = Vec::new();
     loop {
-        for event in events(queue, 2)? {
+        more(queue, 2, &mut list)?;
+        for event in list.drain(..) {
             if event.kind != EventKind::Receive {
                 continue;
             }
@@ -83,6 +85,7 @@ fn sink(memory: &Arc<Memory>, task: &Task, socket: &Socket, queue: &Arc<Queue>, 
     let ahead = if late { 0 } else { 2 * deep(task) };
     (0..ahead).try_for_each(|handle| receive(handle).map(drop))?;
     link.send(&())?;
+    let mut list = Vec::new();
     loop {
         if late {
             // A receive is posted when data are there, so the sender finds none.
@@ -91,7 +94,8 @@ fn sink(memory: &Arc<Memory>, task: &Task, socket: &Socket, queue: &Arc<Queue>, 
             }
             receive(0)?;
         }
-        for event in events(queue, 16)? {
+        more(queue, 16, &mut list)?;
+        for event in list.drain(..) {
             if event.end {
                 return Ok(());
             }

@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use exs::protocol::{Kind, MAX_SMALL};
 use exs::socket::{Event, EventKind, Exs, Memory, Options, Queue, Socket, WaitMode};
+use limits::Buffer;
+use limits::copy::{Walk, memcpy};
 use quanta::Clock;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -19,6 +21,8 @@ use crate::link::Link;
 pub const DEEP: u64 = 8;
 /// Bytes under way.
 const IN_FLIGHT: u64 = 4 << 20;
+/// Round trips between two looks at the clock that ends the measurement.
+const SELDOM: usize = 16;
 /// Round trips before the ones that count.
 const WARM_UP: usize = 30;
 
@@ -48,11 +52,18 @@ pub fn deep(task: &Task) -> u64 {
 
 /// The next events; an operation that failed is an error.
 pub fn events(queue: &Queue, most: usize) -> Result<Vec<Event>, String> {
-    let events = queue.dequeue(most, 1, Some(PATIENCE));
+    let mut events = Vec::new();
+    more(queue, most, &mut events)?;
+    Ok(events)
+}
+
+/// As [`events`], into a list.
+pub fn more(queue: &Queue, most: usize, events: &mut Vec<Event>) -> Result<(), String> {
+    *events = queue.dequeue(most, 1, Some(PATIENCE));
     if events.is_empty() {
         return Err(format!("no event within {} s", PATIENCE.as_secs()));
     }
-    Ok(events)
+    Ok(())
 }
 
 /// Wait for the next event of a kind; those before it are of the other direction.
@@ -99,6 +110,7 @@ impl Near {
         let (since, used) = (Instant::now(), processor());
         let value = match (task.what, task.way) {
             (What::Latency, Way::Persistent) => self.fetch(task, &socket, &queue, budget)?,
+            (What::Throughput, Way::Persistent) => self.fetch_many(task, &socket, &queue, budget)?,
             (What::Latency, _) => self.ping(task, &socket, &queue, budget)?,
             (What::Throughput, _) => self.blast(task, &socket, &queue, budget)?,
         };
@@ -125,14 +137,16 @@ impl Near {
         let (memory, bytes) = (&self.memory, task.bytes);
         let receive = || socket.receive(memory, LARGEST..LARGEST + bytes, true, queue, 2).map_err(refused);
         receive()?;
-        let mut times = Vec::new();
+        let (mut times, mut list) = (Vec::new(), Vec::new());
         let began = Instant::now();
         let mut last = self.clock.raw();
-        while times.len() < WARM_UP * 2 || began.elapsed() < budget {
+        // The system's clock is read seldom: the reading would be a part of what is measured.
+        while times.len() < WARM_UP * 2 || times.len() % SELDOM > 0 || began.elapsed() < budget {
             socket.send(memory, 0..bytes, queue, 1).map_err(refused)?;
             let mut came = 0;
             while came < 2 {
-                for event in events(queue, 2)? {
+                more(queue, 2, &mut list)?;
+                for event in list.drain(..) {
                     event.result.map_err(refused)?;
                     came += 1;
                     if event.kind == EventKind::Receive {
@@ -152,7 +166,7 @@ impl Near {
         let mut times = Vec::new();
         let began = Instant::now();
         let mut last = self.clock.raw();
-        while times.len() < WARM_UP * 2 || began.elapsed() < budget {
+        while times.len() < WARM_UP * 2 || times.len() % SELDOM > 0 || began.elapsed() < budget {
             socket.receive(&self.memory, 0..task.bytes, false, queue, 2).map_err(refused)?;
             await_kind(queue, EventKind::Receive)?;
             let now = self.clock.raw();
@@ -162,37 +176,65 @@ impl Near {
         Ok(typical(&mut times))
     }
 
+    /// Megabytes a second by receives of what stays advertised.
+    fn fetch_many(&self, task: &Task, socket: &Socket, queue: &Arc<Queue>, budget: Duration) -> Result<f64, String> {
+        let post = |_| socket.receive(&self.memory, 0..task.bytes, false, queue, 2).map(drop).map_err(refused);
+        rate(task, queue, budget, post)
+    }
+
     /// Megabytes a second.
     fn blast(&self, task: &Task, socket: &Socket, queue: &Arc<Queue>, budget: Duration) -> Result<f64, String> {
-        let (deep, bytes) = (deep(task), task.bytes);
-        let (mut posted, mut done, mut first) = (0u64, 0u64, 0u64);
-        let mut since = Instant::now();
-        let mut warm = false;
-        loop {
-            while posted - done < deep {
-                socket.send(&self.memory, 0..bytes, queue, posted).map_err(refused)?;
-                posted += 1;
-            }
-            for event in events(queue, 16)? {
-                event.result.map_err(refused)?;
-                done += 1;
-            }
-            if !warm && done >= 2 * deep {
-                (warm, first, since) = (true, done, Instant::now());
-            }
-            if warm && since.elapsed() >= budget {
-                break;
-            }
-        }
-        let rate = (done - first) as f64 * bytes as f64 / since.elapsed().as_secs_f64() / 1e6;
-        while done < posted {
-            for event in events(queue, 16)? {
-                event.result.map_err(refused)?;
-                done += 1;
-            }
-        }
-        Ok(rate)
+        rate(task, queue, budget, |n| socket.send(&self.memory, 0..task.bytes, queue, n).map(drop).map_err(refused))
     }
+}
+
+/// The rate of an operation of which several are under way, in megabytes a second.
+fn rate(task: &Task, queue: &Queue, budget: Duration, post: impl Fn(u64) -> Result<(), String>) -> Result<f64, String> {
+    let deep = deep(task);
+    let (mut posted, mut done, mut first) = (0u64, 0u64, 0u64);
+    let mut since = Instant::now();
+    let (mut warm, mut list) = (false, Vec::new());
+    loop {
+        while posted - done < deep {
+            post(posted)?;
+            posted += 1;
+        }
+        done += ended(queue, &mut list)?;
+        if !warm && done >= 2 * deep {
+            (warm, first, since) = (true, done, Instant::now());
+        }
+        if warm && since.elapsed() >= budget {
+            break;
+        }
+    }
+    let rate = (done - first) as f64 * task.bytes as f64 / since.elapsed().as_secs_f64() / 1e6;
+    while done < posted {
+        done += ended(queue, &mut list)?;
+    }
+    Ok(rate)
+}
+
+/// Take events; how many operations have ended.
+fn ended(queue: &Queue, list: &mut Vec<Event>) -> Result<u64, String> {
+    more(queue, 16, list)?;
+    let count = list.len() as u64;
+    for event in list.drain(..) {
+        event.result.map_err(refused)?;
+    }
+    Ok(count)
+}
+
+/// The rate of copies of so many bytes in memory, in megabytes a second.
+pub fn copies(bytes: usize, budget: Duration) -> Result<f64, String> {
+    let (from, to) = (Buffer::new(bytes).map_err(text)?, Buffer::new(bytes).map_err(text)?);
+    let walk = Walk { span: bytes, size: bytes };
+    let copy = |count| memcpy(&from, &to, walk, 0, count);
+    copy(2);
+    let (mut count, mut time) = (0, Duration::ZERO);
+    while time < budget {
+        (count, time) = (count + 16, time + copy(16));
+    }
+    Ok(f64::from(count) * bytes as f64 / time.as_secs_f64() / 1e6)
 }
 
 pub fn refused(errno: impl std::fmt::Debug) -> String {

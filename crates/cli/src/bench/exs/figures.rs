@@ -1,0 +1,165 @@
+//! What extended sockets must reach, each as a ratio of two figures that are measured in turns.
+
+use serde::Serialize;
+
+use super::super::case::Bytes;
+use super::super::stats::{Spread, ratio};
+use super::super::table::Table;
+use super::{Bench, Figure, Task, Way, What};
+
+/// What a figure is compared with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Beside {
+    /// As many bytes by verbs alone.
+    Verbs,
+    /// As many bytes by verbs, and a copy of them.
+    VerbsAndCopy,
+    /// As many bytes by a TCP socket of the loopback interface.
+    Tcp,
+}
+
+/// The bound of a ratio.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Bound {
+    fn holds(self, ratio: f64) -> bool {
+        match self {
+            Bound::AtMost(most) => ratio <= most,
+            Bound::AtLeast(least) => ratio >= least,
+        }
+    }
+}
+
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Bound::AtMost(most) => write!(f, "<= {most}"),
+            Bound::AtLeast(least) => write!(f, ">= {least}"),
+        }
+    }
+}
+
+/// One thing that is to be reached.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Must {
+    pub task: Task,
+    pub beside: Beside,
+    pub bound: Bound,
+    /// The least share of the bytes of a stream that go directly, in percent.
+    pub direct: Option<f64>,
+}
+
+/// All of them, for these sizes where there is a choice: 8 bytes for small ones, and large ones.
+pub fn musts() -> Vec<Must> {
+    use Bound::{AtLeast, AtMost};
+    let must = |way, what, bytes, beside, bound| Must { task: Task { way, what, bytes }, beside, bound, direct: None };
+    let latency = |way, bytes, beside, bound| must(way, What::Latency, bytes, beside, AtMost(bound));
+    let rate = |way, bytes, beside, bound| must(way, What::Throughput, bytes, beside, AtLeast(bound));
+    let mut all = vec![latency(Way::Immediate, 8, Beside::Verbs, 1.5)];
+    for bytes in [8, LARGE] {
+        all.push(latency(Way::Normal, bytes, Beside::Verbs, 1.5));
+        all.push(latency(Way::Persistent, bytes, Beside::Verbs, 1.3));
+    }
+    all.push(latency(Way::Event, 8, Beside::Verbs, 1.3));
+    for bytes in [LARGE, LARGEST] {
+        all.push(Must { direct: Some(95.0), ..rate(Way::Stream, bytes, Beside::Verbs, 0.9) });
+        all.push(rate(Way::Normal, bytes, Beside::Verbs, 0.9));
+        all.push(rate(Way::Late, bytes, Beside::VerbsAndCopy, 0.8));
+    }
+    all.push(latency(Way::Immediate, 8, Beside::Tcp, 0.2));
+    all.push(rate(Way::Stream, LARGE, Beside::Tcp, 2.0));
+    all
+}
+
+/// Large messages begin here.
+const LARGE: usize = 64 << 10;
+/// The largest ones of which something is asked here.
+pub const LARGEST: usize = 1 << 20;
+
+/// A result.
+#[derive(Serialize)]
+pub struct Met {
+    #[serde(flatten)]
+    pub task: Task,
+    /// Microseconds or megabytes a second.
+    pub figure: Spread,
+    pub beside: String,
+    pub beside_figure: Spread,
+    /// The median of the rounds' ratios of the two.
+    pub ratio: f64,
+    pub bound: String,
+    /// The share of bytes that went directly into receives, in percent.
+    pub direct: Option<f64>,
+    pub met: bool,
+}
+
+/// Measure one.
+pub fn measure(bench: &mut Bench<'_>, must: &Must) -> Result<Met, String> {
+    let (mut figures, mut besides, mut direct, mut beside) = (Vec::new(), Vec::new(), Vec::new(), String::new());
+    for round in 0..bench.options.rounds {
+        // Each of the two is the first one in every second round.
+        for ours in [round % 2 == 1, round % 2 == 0] {
+            if ours {
+                let Figure { value, direct: share, .. } = bench.figure(&must.task)?;
+                figures.push(value);
+                direct.extend(share);
+            } else {
+                let (name, value) = bench.beside(must)?;
+                besides.push(value);
+                beside = name;
+            }
+        }
+    }
+    let ratio = ratio(&figures, &besides).ok_or("no round")?;
+    let direct = (must.task.way == Way::Stream).then(|| Spread::of(&direct).median);
+    let met = must.bound.holds(ratio) && must.direct.is_none_or(|least| direct.is_some_and(|share| share >= least));
+    let (figure, beside_figure, bound) = (Spread::of(&figures), Spread::of(&besides), must.bound.to_string());
+    Ok(Met { task: must.task, figure, beside, beside_figure, ratio, bound, direct, met })
+}
+
+/// The results as a table.
+pub fn table(all: &[Met]) -> Table {
+    let mut table = Table::new(["way", "what", "size", "figure", "beside", "its figure", "ratio", "must be", "met"]);
+    for met in all {
+        let unit = if met.task.what == What::Latency { "us" } else { "MB/s" };
+        table.cell(met.task.way.name());
+        table.cell(if met.task.what == What::Latency { "latency" } else { "throughput" });
+        table.cell(Bytes(met.task.bytes));
+        table.cell(format_args!("{:.2} {unit}", met.figure.median));
+        table.cell(&met.beside);
+        table.cell(format_args!("{:.2} {unit}", met.beside_figure.median));
+        table.cell(format_args!("{:.2}", met.ratio));
+        let direct = met.direct.map(|share| format!(", {share:.0} % direct")).unwrap_or_default();
+        table.cell(format_args!("{}{direct}", met.bound));
+        table.cell(if met.met { "yes" } else { "no" });
+        table.end_row();
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_must_reach_something_and_is_measured_at_that_size() {
+        let musts = musts();
+        for way in Way::ALL.into_iter().filter(|way| *way != Way::Tcp) {
+            assert!(musts.iter().any(|must| must.task.way == way), "{way:?}");
+        }
+        for must in musts {
+            assert!(must.task.way.takes(must.task.what, must.task.bytes), "{must:?}");
+        }
+    }
+
+    #[test]
+    fn a_bound_is_of_one_side() {
+        assert!(Bound::AtMost(1.5).holds(1.5) && !Bound::AtMost(1.5).holds(1.51));
+        assert!(Bound::AtLeast(0.9).holds(0.9) && !Bound::AtLeast(0.9).holds(0.89));
+        assert_eq!(Bound::AtMost(1.5).to_string(), "<= 1.5");
+    }
+}
