@@ -18,6 +18,9 @@ pub enum Pieces<'a> {
     Many(&'a [iovec]),
 }
 
+/// Most bytes that a call moves (read(2)).
+const MOST: usize = 0x7FFF_F000;
+
 impl Pieces<'_> {
     fn all(&self) -> &[iovec] {
         match self {
@@ -27,16 +30,17 @@ impl Pieces<'_> {
     }
 
     fn len(&self) -> usize {
-        self.all().iter().fold(0, |sum, piece| sum.saturating_add(piece.iov_len))
+        self.all().iter().fold(0usize, |sum, piece| sum.saturating_add(piece.iov_len)).min(MOST)
     }
 
     /// The pieces from byte `skip` on.
     fn from(&self, skip: usize) -> impl Iterator<Item = (*mut u8, usize)> {
-        let mut skip = skip;
+        let (mut skip, mut room) = (skip, MOST.saturating_sub(skip));
         self.all().iter().filter_map(move |piece| {
             let leave_out = skip.min(piece.iov_len);
             skip -= leave_out;
-            let left = piece.iov_len - leave_out;
+            let left = (piece.iov_len - leave_out).min(room);
+            room -= left;
             (left > 0).then(|| (piece.iov_base.cast::<u8>().wrapping_add(leave_out), left))
         })
     }
@@ -67,8 +71,7 @@ impl Pieces<'_> {
 }
 
 pub fn one(buf: *const c_void, len: usize) -> Pieces<'static> {
-    // A call moves no more (read(2)).
-    Pieces::One(iovec { iov_base: buf.cast_mut(), iov_len: len.min(0x7FFF_F000) })
+    Pieces::One(iovec { iov_base: buf.cast_mut(), iov_len: len.min(MOST) })
 }
 
 /// The pieces of a vector. `None`: the kernel has to refuse it.
@@ -78,8 +81,9 @@ pub unsafe fn many<'a>(vector: *const iovec, count: usize) -> Option<Pieces<'a>>
     }
     // SAFETY: the caller of readv(2) and its like promises so many elements; they are read only.
     let pieces = if count == 0 { &[] } else { unsafe { core::slice::from_raw_parts(vector, count) } };
-    let total = pieces.iter().try_fold(0usize, |sum, piece| sum.checked_add(piece.iov_len))?;
-    (total <= 0x7FFF_F000).then_some(Pieces::Many(pieces))
+    // EINVAL: a length that is none (readv(2)). More than a call moves is cut off, as the kernel does it.
+    let is_length = |piece: &iovec| isize::try_from(piece.iov_len).is_ok();
+    pieces.iter().all(is_length).then_some(Pieces::Many(pieces))
 }
 
 /// Does a call on a connection that has no shared memory, yet; with it, if it has some now.
@@ -471,14 +475,14 @@ unsafe extern "C" fn sendmmsg_known(fd: i32, all: *mut libc::mmsghdr, count: u32
     for n in 0..count.min(1024) as usize {
         // SAFETY: the caller's promise of sendmmsg(2): so many headers, which it may write to.
         let message = unsafe { &mut *all.add(n) };
-        // SAFETY: the same promise.
+        // SAFETY: the caller's promise of sendmmsg(2), for this header.
         let sent = unsafe { sendmsg_known(fd, &raw const message.msg_hdr, flags) };
         if sent < 0 {
             return if done > 0 { done } else { -1 };
         }
         message.msg_len = sent as u32;
         done += 1;
-        // SAFETY: the same promise.
+        // SAFETY: the caller's promise of sendmmsg(2), for this header.
         let wanted = unsafe { many(message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) }.map_or(0, |all| all.len());
         if (sent as usize) < wanted {
             break;

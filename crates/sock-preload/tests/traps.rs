@@ -25,6 +25,7 @@ fn role() {
         "given" => given(connect()),
         "stranger" => stranger(words[1].parse().unwrap()),
         "spawned" => spawned(connect()),
+        "wide" => wide(connect()),
         other => panic!("{other}"),
     }
 }
@@ -239,6 +240,37 @@ fn spawned(stream: TcpStream) {
     end(&stream);
 }
 
+/// Vectors of more bytes than a call moves: the kernel cuts them off, and does not refuse them.
+fn wide(stream: TcpStream) {
+    const PIECE: usize = 1 << 30;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping at an address of the kernel's choice, of which little is ever touched.
+    let memory = unsafe {
+        libc::mmap(std::ptr::null_mut(), PIECE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0).cast::<u8>()
+    };
+    assert_ne!(memory.cast(), libc::MAP_FAILED);
+    talk(&stream);
+    for n in 0..20u8 {
+        (&stream).write_all(&[n; 100]).unwrap();
+        let vector = [libc::iovec { iov_base: memory.cast(), iov_len: PIECE }; 3];
+        let mut got = 0;
+        while got < 100 {
+            // SAFETY: memory of this function, of so many bytes.
+            let some = unsafe { libc::readv(stream.as_raw_fd(), vector.as_ptr(), 3) };
+            assert!(some > 0, "{}", std::io::Error::last_os_error());
+            // SAFETY: bytes that the call has just written.
+            let bytes = unsafe { std::slice::from_raw_parts(memory, some.cast_unsigned()) };
+            assert!(bytes.iter().all(|byte| *byte == n));
+            got += bytes.len();
+        }
+    }
+    let none = [libc::iovec { iov_base: memory.cast(), iov_len: usize::MAX }; 1];
+    // SAFETY: the length is refused.
+    assert_eq!(unsafe { libc::readv(stream.as_raw_fd(), none.as_ptr(), 1) }, -1);
+    assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL));
+    end(&stream);
+}
+
 #[repr(align(8))]
 struct Space([u8; 64]);
 
@@ -310,4 +342,9 @@ fn a_connection_that_is_sent_to_a_program_without_the_library_goes_on_there() {
 #[test]
 fn a_program_that_is_spawned_with_a_connection_reads_and_writes_it() {
     pair("spawned");
+}
+
+#[test]
+fn vectors_of_more_bytes_than_a_call_moves_are_cut_off() {
+    pair("wide");
 }
