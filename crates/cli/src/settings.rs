@@ -122,6 +122,13 @@ pub const SETTINGS: &[Setting] = &[
             before it sleeps, where its last waits were short; at most 50. 0: never.",
     },
     Setting {
+        name: variable::TCP_TIMEOUT,
+        values: "SECONDS",
+        about: "A connection of softiw0 ends when its peer has acknowledged nothing for so long, 1 to 86400 s, whether \
+            data wait or not. By default TCP's own times hold (tcp(7), tcp_retries2: about a quarter of an hour), and \
+            an idle connection stays, as with Linux's siw.",
+    },
+    Setting {
         name: variable::VIEW,
         values: "DIRECTORY",
         about: "What programs see instead of /sys/class/infiniband and /dev/infiniband; run sets it. Without it the \

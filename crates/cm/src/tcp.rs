@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use iwarp::mpa::{Initiator, Responder};
 use memory::fds::TrackedFd;
@@ -122,6 +123,19 @@ pub(crate) fn connect(from: &SocketAddr, to: &SocketAddr) -> Result<rustix::fd::
     }
 }
 
+/// Set the options of a connected socket. `timeout`: seconds after which it ends if the peer acknowledges nothing:
+/// data, probes of a closed window, or probes of an idle connection (tcp(7), TCP_USER_TIMEOUT and SO_KEEPALIVE).
+fn prepare(socket: &TrackedFd, timeout: Option<u32>) {
+    let _ = sockopt::set_tcp_nodelay(socket, true);
+    let Some(seconds) = timeout else { return };
+    let _ = sockopt::set_tcp_user_timeout(socket, seconds.saturating_mul(1000));
+    // Some probes fit into the time, whose limits are TCP's.
+    let pause = Duration::from_secs(u64::from(seconds / 3).clamp(1, 32_767));
+    let _ = sockopt::set_tcp_keepidle(socket, pause);
+    let _ = sockopt::set_tcp_keepintvl(socket, pause);
+    let _ = sockopt::set_socket_keepalive(socket, true);
+}
+
 /// An IPv4 address that came over an IPv6 socket, as what it is.
 fn plain(addr: SocketAddr) -> SocketAddr {
     match addr {
@@ -226,7 +240,7 @@ impl State {
             if self.tcp.starting.values().filter(waits).count() >= MAX_STRANGERS {
                 continue; // closed: a peer that connects that often without a request is not served
             }
-            let _ = sockopt::set_tcp_nodelay(&socket, true);
+            prepare(&socket, self.nic.settings().tcp_timeout);
             let Ok(ends) = ends(&socket) else { continue };
             let now = nic::now();
             let responder = Responder::new(self.wishes_of_responder(), now);
@@ -260,7 +274,7 @@ impl State {
             Ok(Ok(())) => {}
             Ok(Err(e)) | Err(e) => return self.start_failed(key, errno(e)),
         }
-        let _ = sockopt::set_tcp_nodelay(&starting.socket, true);
+        prepare(&starting.socket, self.nic.settings().tcp_timeout);
         if let Ok((local, _)) = ends(&starting.socket) {
             starting.local = local;
         }

@@ -33,6 +33,8 @@ pub mod variable {
     pub const MPA_CRC: &str = "SOFTRNIC_MPA_CRC";
     /// [`Settings::mpa_fpdu`](super::Settings::mpa_fpdu).
     pub const MPA_FPDU: &str = "SOFTRNIC_MPA_FPDU";
+    /// [`Settings::tcp_timeout`](super::Settings::tcp_timeout).
+    pub const TCP_TIMEOUT: &str = "SOFTRNIC_TCP_TIMEOUT";
     /// [`Settings::pcap`](super::Settings::pcap).
     pub const PCAP: &str = "SOFTRNIC_PCAP";
     /// [`Settings::pcap_snaplen`](super::Settings::pcap_snaplen).
@@ -124,6 +126,9 @@ pub struct Settings {
     /// `SOFTRNIC_MPA_FPDU`: bytes of the longest FPDU that softiw0 sends, [`FPDUS`]. Default, `None`: the longest that
     /// there are, which cost fewer calls than those of a TCP segment.
     pub mpa_fpdu: Option<u16>,
+    /// `SOFTRNIC_TCP_TIMEOUT`: seconds, 1 to 86400, after which a connection of softiw0 ends whose peer acknowledges
+    /// nothing. Default, `None`: TCP's own times, as Linux's siw has them.
+    pub tcp_timeout: Option<u32>,
     /// `SOFTRNIC_PCAP`: the file to which every packet is written. Default, and for the empty path: `None`.
     pub pcap: Option<PathBuf>,
     /// `SOFTRNIC_PCAP_SNAPLEN`: bytes kept of each packet, 0 for all. An error, in words for the user, if it is text
@@ -195,6 +200,9 @@ impl Settings {
             mpa_fpdu: text(variable::MPA_FPDU)
                 .and_then(|bytes| bytes.trim().parse().ok())
                 .filter(|n| FPDUS.contains(n)),
+            tcp_timeout: text(variable::TCP_TIMEOUT)
+                .and_then(|seconds| seconds.trim().parse().ok())
+                .filter(|seconds| (1..=86_400).contains(seconds)),
             device: if is(variable::DEVICE, IWARP) { Device::Iwarp } else { Device::Roce },
             pcap: not_empty(variable::PCAP).map(PathBuf::from),
             pcap_snaplen: text(variable::PCAP_SNAPLEN).map_or(Ok(0), |text| {

@@ -21,6 +21,7 @@ fn nothing_is_asked_for_by_an_empty_environment() {
         device: Device::Roce,
         mpa_crc: true,
         mpa_fpdu: None,
+        tcp_timeout: None,
         pcap: None,
         pcap_snaplen: Ok(0),
         permit_ptrace: false,
@@ -45,6 +46,7 @@ fn nothing_is_asked_for_by_an_empty_environment() {
         ("SOFTRNIC_DEVICE", "all of them"),
         ("SOFTRNIC_MPA_CRC", "no"),
         ("SOFTRNIC_MPA_FPDU", "135"),
+        ("SOFTRNIC_TCP_TIMEOUT", "0"),
         ("SOFTRNIC_PCAP", ""),
         ("SOFTRNIC_PERMIT_PTRACE", "0"),
         ("SOFTRNIC_WITH_HARDWARE", ""),
@@ -83,6 +85,8 @@ fn each_variable_has_its_field() {
     is("SOFTRNIC_MPA_CRC", "0", |s| s.mpa_crc = false);
     is("SOFTRNIC_MPA_FPDU", "1448", |s| s.mpa_fpdu = Some(1448));
     is("SOFTRNIC_MPA_FPDU", "70000", |s| s.mpa_fpdu = None);
+    is("SOFTRNIC_TCP_TIMEOUT", "30", |s| s.tcp_timeout = Some(30));
+    is("SOFTRNIC_TCP_TIMEOUT", "86401", |s| s.tcp_timeout = None);
     is("SOFTRNIC_PCAP", "a file", |s| s.pcap = Some("a file".into()));
     is("SOFTRNIC_PCAP_SNAPLEN", "96", |s| s.pcap_snaplen = Ok(96));
     is("SOFTRNIC_PCAP_SNAPLEN", "x", |s| {

@@ -348,7 +348,7 @@ With `--device iwarp` faults strike FPDUs that the process sends; WRITEs of no b
 when TCP has it, or the
 fault has, and so succeeds in every row (RFC 5040, section 5.5). `crates/nic/tests/stream_faults.rs` sees each row, \
 and that other connections go
-on. In every row that ends the connection, rdma_cm tells both sides DISCONNECTED.
+on. In every row that ends the connection, rdma_cm tells both sides DISCONNECTED (`cargo xtask iwarp --filter ends`).
 
 | fault of a SEND | the peer's receive | the connection | event |
 |---|---|---|---|

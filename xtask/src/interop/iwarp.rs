@@ -7,6 +7,7 @@ use crate::report::{Outcome, Suite};
 use crate::run::Program;
 use crate::{Options, root, target_dir};
 
+use super::iwarp_ends;
 use super::net::{Ip, Missing, Net, Weather};
 use super::sandbox::Sandbox;
 
@@ -90,6 +91,12 @@ pub fn iwarp(suite: &mut Suite, options: &Options) {
         Ok(sandbox) => sandbox,
         Err(why) => return suite.fail("preparation", why),
     };
+    let program = match iwarp_ends::program(&sandbox) {
+        Ok(program) => program,
+        Err(why) => return suite.fail("ends", why),
+    };
+    let late = iwarp_ends::begin(options, &sandbox, &program);
+    iwarp_ends::ends(suite, options, &sandbox, &program);
     let links: [(&str, Result<Net, Missing>); 2] =
         [("veth", Net::veth("veth")), ("bad network", Net::forwarded("bad", WEATHER))];
     for (name, net) in links {
@@ -104,6 +111,11 @@ pub fn iwarp(suite: &mut Suite, options: &Options) {
             }
             Err(Missing::Broken(why)) => suite.fail(format!("two hosts, {name}"), why),
         }
+    }
+    match late {
+        Ok(Some(late)) => late.finish(suite),
+        Ok(None) => {}
+        Err(why) => suite.fail("connections that do not come about", why),
     }
 }
 
@@ -210,7 +222,8 @@ fn peers(net: &Net, ip: Ip, log: &str, (ours, theirs): (&str, &str), size: usize
     wants(&server.stdout, "end: closed")
 }
 
-fn wants(text: &str, part: &str) -> Result<(), String> {
+/// Check that a text has a part.
+pub fn wants(text: &str, part: &str) -> Result<(), String> {
     let last = || text.lines().rev().take(3).collect::<Vec<_>>().join(" / ");
     if text.contains(part) { Ok(()) } else { Err(format!("no `{part}` in: {}", last())) }
 }

@@ -11,6 +11,7 @@ mod faults;
 mod hyperclient;
 mod infiniband;
 pub mod iwarp;
+mod iwarp_ends;
 pub mod iwarp_speed;
 mod loading;
 mod net;

@@ -124,7 +124,8 @@ impl Net {
         Ok(())
     }
 
-    fn ip(&self, host: usize, words: &[&str]) -> Result<(), Missing> {
+    /// Runs ip(8) on a host.
+    pub fn ip(&self, host: usize, words: &[&str]) -> Result<(), Missing> {
         let done = self.inside(host, "ip", &["ip"]).args(words).run(STEP);
         match done {
             Ok(done) if done.ok() => Ok(()),
@@ -223,7 +224,7 @@ impl Net {
 }
 
 /// Waits until a program has printed a line.
-fn wait_for_line(program: &mut Running, log: &Path, line: &str) -> Result<(), String> {
+pub fn wait_for_line(program: &mut Running, log: &Path, line: &str) -> Result<(), String> {
     let started = Instant::now();
     let read = |ending: &str| fs::read_to_string(crate::run::with(log, ending)).unwrap_or_default();
     while !read("out").lines().any(|said| said == line) {
