@@ -197,7 +197,7 @@ signal whose handler has SA_RESTART a read goes on only if all of the program's 
 A thread that waits for a connection is cancelled (pthread_cancel(3)) only when the wait is over. A process \
 that ends without close, while bytes are unread, ends the connection properly where TCP would have reset it. \
 Descriptors from half of the limit on are taken by the library: some for each process at the other end of moved \
-connections, and one that tells of them. Nothing polls: a \
+connections, one or two for each socket that listens, and one that tells of them. Nothing polls: a \
 program that waits, sleeps.",
     },
     Section {
@@ -206,13 +206,15 @@ program that waits, sleeps.",
         text: "\
 As libsdp has them; softrnic-sock.conf(5) describes all of it. The first rule that matches decides; if none does, a \
 connection moves when it can. server (listen) looks at the local address, client (connect) at the remote one; PROGRAM \
-is a pattern of fnmatch(3). sdp and both move when it is possible. That sdp is an error elsewhere, and \
-AF_INET_SDP's refusals, are not made yet.
+is a pattern of fnmatch(3). both moves a connection when it can; sdp moves it, or there is none: connect(2) fails with \
+ECONNREFUSED, and a server resets clients that cannot move before it accepts them. A socket of AF_INET_SDP (27) is one \
+of AF_INET for which it is sdp.
 
   use tcp|sdp|both server|listen|client|connect PROGRAM ADDRESS[/BITS]|*:PORT[-PORT]|*
   log destination stderr|syslog|file NAME min-level 1-9
 
-LIBSDP_CONFIG_FILE names a file as the option --rules does; with SIMPLE_LIBSDP or ALWAYS_USE_SDP set no file is read.",
+LIBSDP_CONFIG_FILE names a file as the option --rules does; with SIMPLE_LIBSDP or ALWAYS_USE_SDP set no file is \
+read, and it is sdp for every connection.",
     },
     Section {
         command: "sock",

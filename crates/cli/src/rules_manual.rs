@@ -35,7 +35,14 @@ up to the line's end. Upper and lower case differ.",
     (
         "RULES",
         "\
-tcp: the connection stays with TCP. both: it moves if it can, and is TCP otherwise. sdp: as both.
+tcp: the connection stays with TCP. both: it moves if it can, and is TCP otherwise. sdp: it moves, or there is none.
+
+A client whose rule is sdp gets ECONNREFUSED from connect(2), whether it waits or not, unless a program of the same \
+user listens at that address of this machine with the library and a rule that is not tcp. A server whose rule is \
+sdp gets no connection of a client that has no library, another user or the rule tcp: such a connection is reset \
+before accept(2) returns, and accept goes on, or returns EAGAIN. poll(2) may have told of it. The first calls of a \
+connection go by TCP in any case, and so does what needs TCP later, as softrnic-sock(1) lists it: sdp decides \
+whether there is a connection.
 
 server and listen are one role: connections that the program accepts. ADDRESS and PORTS are then those of the \
 program's own end. client and connect are the other role: connections that the program makes. ADDRESS and PORTS are \
@@ -53,7 +60,7 @@ first and its last port, 0 to 65535.",
         "\
 Each role has a list of its own, in the file's order. The first rule of the role that matches the program, the address \
 and the port decides, and no later one is looked at. If none matches it is both. A file without any rule means sdp for \
-every connection. softrnic sock --explain says which rule decides for a program and an address.",
+every connection, also those to other machines, which are refused then. softrnic sock --explain says which rule decides for a program and an address.",
     ),
     (
         "LOG",
@@ -64,7 +71,7 @@ error does not count.
 
   9   errors of the file
   8   warnings about it
-  7   for each connection, that it moved, or stayed with TCP before it moved, and why
+  7   for each connection, that it moved, or stayed with TCP before it moved, and why; or that it was refused
   4   for each connection, which rule matched
   3   for each connection, that no rule matched
 
@@ -104,8 +111,8 @@ There is no file that is read by default.",
     (
         "ENVIRONMENT",
         "  LIBSDP_CONFIG_FILE   the file
-  SIMPLE_LIBSDP        set to anything: no file is read, every connection moves that can
-  ALWAYS_USE_SDP       the same",
+  SIMPLE_LIBSDP        set to anything: no file is read, and it is sdp for every connection
+  ALWAYS_USE_SDP       means that, too",
     ),
     (
         "EXAMPLES",

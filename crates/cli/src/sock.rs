@@ -118,7 +118,7 @@ fn explanation(text: &str, rules: &Rules, program: &str, address: Option<SocketA
         for rule in rules.of(role).iter().filter(|rule| rule.names(program)) {
             let _ = writeln!(out, "  {}; line {}: {}", effect(rule.family()), rule.line, line(rule.line));
         }
-        let _ = writeln!(out, "  {}; no rule matches", effect(Family::Both));
+        let _ = writeln!(out, "  {}; no rule matches", effect(rules.unmatched()));
     }
     out
 }
@@ -126,7 +126,8 @@ fn explanation(text: &str, rules: &Rules, program: &str, address: Option<SocketA
 fn effect(family: Family) -> &'static str {
     match family {
         Family::Tcp => "TCP",
-        Family::Sdp | Family::Both => "memory if it can, else TCP",
+        Family::Sdp => "memory, else refused",
+        Family::Both => "memory if it can, else TCP",
     }
 }
 
@@ -134,7 +135,7 @@ fn effect(family: Family) -> &'static str {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "# comment\nuse tcp server nginx *:443\nuse both server ngin? *:*\nuse tcp client x *:*\n";
+    const TEXT: &str = "# comment\nuse tcp server nginx *:443\nuse both server ngin? *:*\nuse sdp client x *:*\n";
 
     #[test]
     fn an_explanation_names_the_rules_of_a_program_in_their_order() {
@@ -144,6 +145,11 @@ mod tests {
         assert_eq!(lines[2], "  memory if it can, else TCP; line 3: use both server ngin? *:*");
         assert_eq!(lines[4..], ["nginx as a client, the first that matches:", lines[3]]);
         assert!(lines[3].ends_with("no rule matches"), "{told}");
+        let told = explanation(TEXT, &Rules::parse(TEXT).rules, "x", None);
+        assert!(told.contains("\n  memory, else refused; line 4: use sdp client x *:*\n"), "{told}");
+        // No rules at all.
+        let told = explanation("", &Rules::default(), "x", None);
+        assert_eq!(told.matches("  memory, else refused; no rule matches\n").count(), 2, "{told}");
     }
 
     #[test]

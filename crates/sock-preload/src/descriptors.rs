@@ -1,43 +1,15 @@
 //! Descriptors that come, go and are copied.
 
 use std::ffi::c_void;
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use sock::rules::Role;
 use sock::status::State;
 
 use crate::kernel::{self, borrow};
-use crate::next::{self, entries, entries_before, fail};
+use crate::next::{self, entries, fail};
 use crate::table::{self, Held, Slot, Tag};
 use crate::work::{self, using};
-use crate::{epoll, holders, link, log, meet, process, rules, status};
-
-/// Begins to count the messages of a new connection. `asked`: the address that connect(2) was given, for getpeername(2)
-/// has none while the connection is being made.
-fn track(fd: i32, role: Role, asked: Option<SocketAddr>) {
-    forget(fd);
-    if kernel::option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) != Some(libc::IPPROTO_TCP) || !process::is_own() {
-        return;
-    }
-    if rules::any() {
-        let decisive = asked.or_else(|| {
-            let (local, remote) = meet::both_addresses(fd)?;
-            Some(if role == Role::Server { local } else { remote })
-        });
-        if !decisive.is_none_or(|address| rules::may_move(role, address)) {
-            status::start();
-            status::set(fd, Some(State::Rule), 0);
-            tell(fd, State::Rule);
-            return;
-        }
-    }
-    table::reset_inside(fd);
-    epoll::reset(fd);
-    status::start();
-    status::set(fd, Some(State::Young), 0);
-    table::set_tag(fd, Tag::Fresh(0));
-}
+use crate::{epoll, holders, link, log, meet, process, sdp, status};
 
 /// Logs where a connection is from now on.
 pub fn tell(fd: i32, state: State) {
@@ -90,6 +62,11 @@ fn forget_tagged(fd: i32, tag: Tag) {
     match tag {
         Tag::Unknown | Tag::Ours => {}
         Tag::Fresh(_) | Tag::Waiting(_) => drop(leave(fd, State::NotMet)),
+        Tag::Asked => table::set_tag(fd, Tag::Unknown),
+        Tag::Listener(number) => {
+            table::set_tag(fd, Tag::Unknown);
+            sdp::leave(number);
+        }
         Tag::Set | Tag::Nested => {
             epoll::forget_set(fd);
             table::set_tag(fd, Tag::Unknown);
@@ -253,6 +230,11 @@ fn copied(from: i32, to: i32) {
     if to < 0 || from == to {
         return;
     }
+    match table::tag(from) {
+        Tag::Asked if process::is_own() => table::set_tag(to, Tag::Asked),
+        Tag::Listener(number) if process::is_own() => sdp::copied(number, to),
+        _ => {}
+    }
     if let Some(connection) = using(from) {
         if to <= 2 || !process::is_own() {
             // The C library's streams, or a program that is about to be started, know nothing of the ring.
@@ -400,54 +382,6 @@ unsafe extern "C" fn getsockopt_known(fd: i32, level: i32, name: i32, value: *mu
     result
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
-    /// AF_INET_SDP of libsdp, for programs that ask.
-    const AF_INET_SDP: i32 = 27;
-    let domain = if domain == AF_INET_SDP { libc::AF_INET } else { domain };
-    // SAFETY: the caller's arguments.
-    let fd = unsafe { next::socket()(domain, kind, protocol) };
-    if fd >= 0 && process::is_own() {
-        forget(fd);
-    }
-    fd
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn connect(fd: i32, address: *const c_void, len: u32) -> i32 {
-    if table::tag(fd) != Tag::Unknown {
-        // AF_UNSPEC dissolves a connection; anything else fails, or asks how connecting goes.
-        // SAFETY: the kernel reads as much.
-        let family = if len >= 2 && !address.is_null() { unsafe { *address.cast::<u16>() } } else { 0 };
-        if i32::from(family) == libc::AF_UNSPEC {
-            process::leave_to_tcp(fd);
-        }
-        // SAFETY: the caller's arguments.
-        return next::uncancelled(|| unsafe { next::connect()(fd, address, len) });
-    }
-    // SAFETY: the caller's arguments.
-    let result = next::uncancelled(|| unsafe { next::connect()(fd, address, len) });
-    let error = next::errno();
-    if result == 0 || error == libc::EINPROGRESS {
-        // SAFETY: the caller's arguments, which the kernel has just read.
-        track(fd, Role::Client, unsafe { kernel::ip_address(address, len) });
-        next::set_errno(error);
-    }
-    result
-}
-
-unsafe extern "C" fn accepted(fd: i32) -> i32 {
-    if fd >= 0 {
-        track(fd, Role::Server, None);
-    }
-    fd
-}
-
-entries_before! {
-    accept accept accepted;
-    accept4 accept4 accepted;
-}
-
 entries! {
     close close close_known;
     __close close close_known;
@@ -459,11 +393,4 @@ entries! {
     ioctl ioctl ioctl_known;
     setsockopt setsockopt setsockopt_known;
     getsockopt getsockopt getsockopt_known;
-}
-
-/// connect(2) under its other name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn __connect(fd: i32, address: *const c_void, len: u32) -> i32 {
-    // SAFETY: the caller's arguments.
-    unsafe { connect(fd, address, len) }
 }

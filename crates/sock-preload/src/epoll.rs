@@ -226,7 +226,7 @@ pub fn move_own(fd: i32) {
     if link::all().any(|link| link.replace(fd, copy)) {
         return;
     }
-    if crate::status::replace(fd, copy) {
+    if crate::status::replace(fd, copy) || crate::sdp::replace(fd, copy) {
         return;
     }
     let listeners = table::used().map(|number| &table::slot(number).listener);

@@ -1,6 +1,6 @@
 //! The kernel's socket under a connection, asked without this library's own entries and without waiting.
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, SocketAddrV6};
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
@@ -290,7 +290,8 @@ pub unsafe fn ip_address(address: *const core::ffi::c_void, len: u32) -> Option<
         // Without sin6_scope_id, the last word, it is an address, too (RFC 2133).
         libc::AF_INET6 if len >= 24 => {
             let ip: [u8; 16] = bytes[8..24].try_into().ok()?;
-            Some((ip, port).into())
+            let scope = if len < bytes.len() { 0 } else { u32::from_ne_bytes(bytes[24..28].try_into().ok()?) };
+            Some(SocketAddrV6::new(ip.into(), port, 0, scope).into())
         }
         _ => None,
     }

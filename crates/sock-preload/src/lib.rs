@@ -10,8 +10,10 @@
 #![cfg(target_arch = "x86_64")]
 
 mod batch;
+mod begin;
 mod data;
 mod descriptors;
+mod diag;
 mod epoll;
 mod gone;
 mod holders;
@@ -24,6 +26,7 @@ mod orphan;
 mod poll;
 mod process;
 mod rules;
+mod sdp;
 mod sendfile;
 mod sets;
 mod spin;

@@ -88,7 +88,8 @@ pub fn both_addresses(fd: i32) -> Option<(SocketAddr, SocketAddr)> {
     addresses(fd)
 }
 
-fn unix_socket() -> Option<OwnedFd> {
+/// A unix socket of packets, which never waits.
+pub fn unix_socket() -> Option<OwnedFd> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()
 }
@@ -128,7 +129,7 @@ fn look_for_other_end(fd: i32) -> Option<()> {
 }
 
 /// The process at the other end of a unix socket, if it is this user's; 0: it has no number here.
-fn process_of_this_user(socket: BorrowedFd<'_>) -> Option<i32> {
+pub fn process_of_this_user(socket: BorrowedFd<'_>) -> Option<i32> {
     let (process, user) = memory::fds::peer_credentials(socket).ok()?;
     (user == rustix::process::geteuid().as_raw()).then(|| process.cast_signed())
 }

@@ -70,6 +70,8 @@ next! {
     Setsockopt setsockopt c"setsockopt" (i32, i32, i32, Ptr, u32) -> i32;
     Getsockopt getsockopt c"getsockopt" (i32, i32, i32, Buf, *mut libc::socklen_t) -> i32;
     Socket socket c"socket" (i32, i32, i32) -> i32;
+    Bind bind c"bind" (i32, Ptr, u32) -> i32;
+    Listen listen c"listen" (i32, i32) -> i32;
     Connect connect c"connect" (i32, Ptr, u32) -> i32;
     Accept accept c"accept" (i32, Buf, Buf) -> i32;
     Accept4 accept4 c"accept4" (i32, Buf, Buf, i32) -> i32;
@@ -224,10 +226,15 @@ macro_rules! entries_if {
     )* };
 }
 
-/// Entries of functions whose result is looked at. The thread may be cancelled in the next definition: no frame of
-/// Rust is on the stack then.
+/// What a function of [`entries_before`] returns if the next definition is to be called again.
+pub const AGAIN: i32 = -2;
+
+/// Entries of functions like accept(2), whose result is looked at: `then` gets it and the first argument, and gives
+/// what the caller gets, or [`AGAIN`]. The third argument is a place for a length, or null; `len` tells what is there,
+/// if the function may have to be called again. The thread may be cancelled in the next definition: no frame of Rust is
+/// on the stack then.
 macro_rules! entries_before {
-    ($($name:ident $offset:ident $then:path;)*) => { $(
+    ($($name:ident $offset:ident $len:path, $then:path;)*) => { $(
         #[unsafe(no_mangle)]
         #[unsafe(naked)]
         unsafe extern "C" fn $name() {
@@ -236,14 +243,20 @@ macro_rules! entries_before {
                 "push rdi", ".cfi_adjust_cfa_offset 8", "push rsi", ".cfi_adjust_cfa_offset 8",
                 "push rdx", ".cfi_adjust_cfa_offset 8", "push rcx", ".cfi_adjust_cfa_offset 8",
                 "push r8", ".cfi_adjust_cfa_offset 8",
-                "mov edi, {offset}", "call {resolve}", "mov r11, rax",
+                "call {len}", "mov [rsp], rax",
+                "2: mov edi, {offset}", "call {resolve}", "mov r11, rax",
                 "mov rdi, [rsp + 32]", "mov rsi, [rsp + 24]", "mov rdx, [rsp + 16]", "mov rcx, [rsp + 8]",
                 "call r11",
-                "mov edi, eax", "call {then}",
-                "add rsp, 40", ".cfi_adjust_cfa_offset -40",
+                "mov edi, eax", "mov esi, [rsp + 32]", "call {then}",
+                "cmp eax, {again}", "jne 3f",
+                "mov rdx, [rsp + 16]", "test rdx, rdx", "je 2b",
+                "mov eax, [rsp]", "mov [rdx], eax", "jmp 2b",
+                "3: add rsp, 40", ".cfi_adjust_cfa_offset -40",
                 "ret",
                 ".cfi_endproc",
+                again = const crate::next::AGAIN,
                 resolve = sym crate::next::resolve,
+                len = sym $len,
                 then = sym $then,
                 offset = const crate::next::offset::$offset,
             )

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::OnceLock;
 
-use sock::rules::{Family, Log, Role, Rules};
+use sock::rules::{Decision, Family, Listening, Log, Role, Rules};
 
 use crate::log;
 
@@ -21,7 +21,8 @@ pub fn read() {
         let is_everything = EVERYTHING.iter().any(|name| std::env::var_os(name).is_some());
         let Some(file) = std::env::var_os(FILE).filter(|file| !file.is_empty() && !is_everything) else {
             log::start(&Log::default());
-            return None;
+            // No rule at all means sdp.
+            return is_everything.then(Rules::default);
         };
         let name = file.display();
         let text = match std::fs::read(&file) {
@@ -50,10 +51,27 @@ pub fn any() -> bool {
     RULES.get().is_some_and(Option::is_some)
 }
 
-/// Whether a connection may leave TCP. `address` is the local one of a server, the remote one of a client.
-pub fn may_move(role: Role, address: SocketAddr) -> bool {
-    let Some(Some(rules)) = RULES.get() else { return true };
-    let decision = rules.decide(role, program(), address);
+/// What decides for a connection. `address` is the local one of a server, the remote one of a client.
+pub fn decide(role: Role, address: SocketAddr) -> Decision {
+    match RULES.get() {
+        Some(Some(rules)) => rules.decide(role, program(), address),
+        _ => Decision { family: Family::Both, line: None },
+    }
+}
+
+/// What the connections of a socket that listens there may be.
+pub fn of_listener(address: SocketAddr) -> Listening {
+    match RULES.get() {
+        Some(Some(rules)) => rules.of_listener(program(), address),
+        _ => Listening { may_move: true, may_refuse: false },
+    }
+}
+
+/// Logs what has decided for a connection.
+pub fn tell(role: Role, address: SocketAddr, decision: Decision) {
+    if !any() {
+        return;
+    }
     let role = match role {
         Role::Server => "server",
         Role::Client => "client",
@@ -67,7 +85,6 @@ pub fn may_move(role: Role, address: SocketAddr) -> bool {
         Some(line) => log::say(log::MATCH, format_args!("{role}, {address}: line {line} says {family}")),
         None => log::say(log::NO_MATCH, format_args!("{role}, {address}: no rule matches, which is {family}")),
     }
-    decision.family != Family::Tcp
 }
 
 unsafe extern "C" {

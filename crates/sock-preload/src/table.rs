@@ -32,6 +32,10 @@ pub enum Tag {
     Set,
     /// An epoll set that is in another one, or in a poll: its connections stay with TCP.
     Nested,
+    /// A socket that waits for connections, and that clients with the library can find; its number in [`crate::sdp`].
+    Listener(usize),
+    /// A socket of AF_INET_SDP that neither connects nor listens yet.
+    Asked,
 }
 
 impl Tag {
@@ -44,6 +48,8 @@ impl Tag {
             Tag::Ours => 4,
             Tag::Set => 5,
             Tag::Nested => 6,
+            Tag::Listener(number) => 7 | (number as u32) << 8,
+            Tag::Asked => 8,
         }
     }
 
@@ -56,6 +62,8 @@ impl Tag {
             4 => Tag::Ours,
             5 => Tag::Set,
             6 => Tag::Nested,
+            7 => Tag::Listener(value as usize),
+            8 => Tag::Asked,
             _ => Tag::Unknown,
         }
     }

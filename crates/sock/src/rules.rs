@@ -101,6 +101,15 @@ pub struct Decision {
     pub line: Option<usize>,
 }
 
+/// What the connections of a socket that listens may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listening {
+    /// Some may leave TCP.
+    pub may_move: bool,
+    /// Some must, or are refused.
+    pub may_refuse: bool,
+}
+
 /// What is wrong with a file, or would be with libsdp.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Complaint {
@@ -145,13 +154,30 @@ impl Rules {
 
     /// Which way a connection of this program may go.
     pub fn decide(&self, role: Role, program: &str, address: SocketAddr) -> Decision {
-        if self.servers.is_empty() && self.clients.is_empty() {
-            return Decision { family: Family::Sdp, line: None };
-        }
         match self.of(role).iter().find(|rule| rule.names(program) && rule.covers(address)) {
             Some(rule) => Decision { family: rule.family, line: Some(rule.line) },
-            None => Decision { family: Family::Both, line: None },
+            None => Decision { family: self.unmatched(), line: None },
         }
+    }
+
+    /// What holds where no rule matches: `both`, or `sdp` if there is no rule at all.
+    pub fn unmatched(&self) -> Family {
+        if self.servers.is_empty() && self.clients.is_empty() { Family::Sdp } else { Family::Both }
+    }
+
+    /// What the connections of a socket may be that listens at this address. One that listens at all addresses of the
+    /// machine gets connections of each.
+    pub fn of_listener(&self, program: &str, address: SocketAddr) -> Listening {
+        let own = self.decide(Role::Server, program, address).family;
+        let mut listening = Listening { may_move: own != Family::Tcp, may_refuse: own == Family::Sdp };
+        if address.ip().to_canonical().is_unspecified() {
+            let others = self.servers.iter().filter(|rule| rule.names(program) && rule.has_port(address.port()));
+            for family in others.map(|rule| rule.family) {
+                listening.may_move |= family != Family::Tcp;
+                listening.may_refuse |= family == Family::Sdp;
+            }
+        }
+        listening
     }
 }
 
@@ -168,8 +194,11 @@ impl Rule {
 
     fn covers(&self, address: SocketAddr) -> bool {
         let ip = address.ip().to_canonical();
-        self.address.is_none_or(|(rule, bits)| masked(rule, bits) == masked(ip, bits))
-            && self.ports.is_none_or(|(first, last)| (first..=last).contains(&address.port()))
+        self.address.is_none_or(|(rule, bits)| masked(rule, bits) == masked(ip, bits)) && self.has_port(address.port())
+    }
+
+    fn has_port(&self, port: u16) -> bool {
+        self.ports.is_none_or(|(first, last)| (first..=last).contains(&port))
     }
 }
 

@@ -42,6 +42,24 @@ fn no_rules_at_all_mean_sdp_and_no_match_means_both() {
 }
 
 #[test]
+fn a_socket_that_listens_everywhere_may_get_what_any_rule_says() {
+    let rules =
+        Rules::parse("use sdp server x 10.0.0.1:80\nuse both server x 10.0.0.2:81\nuse tcp server * *:*\n").rules;
+    let of = |program, address| {
+        let listening = rules.of_listener(program, at(address));
+        (listening.may_move, listening.may_refuse)
+    };
+    assert_eq!(of("x", "10.0.0.1:80"), (true, true));
+    assert_eq!(of("x", "0.0.0.0:80"), (true, true));
+    assert_eq!(of("x", "[::]:81"), (true, false));
+    assert_eq!(of("x", "10.0.0.2:81"), (true, false));
+    assert_eq!(of("x", "10.0.0.2:80"), (false, false));
+    assert_eq!((of("x", "0.0.0.0:82"), of("y", "0.0.0.0:80")), ((false, false), (false, false)));
+    let none = Rules::default().of_listener("x", at("1.1.1.1:1"));
+    assert!(none.may_move && none.may_refuse);
+}
+
+#[test]
 fn masks_and_addresses_of_ipv6_work_and_are_warned_of() {
     let parsed = Rules::parse("use tcp client * 192.168.1.5/24:*\nuse tcp client * [fe80::1]/64:22\n");
     let lines: Vec<_> = parsed.warnings.iter().map(|warning| (warning.line, warning.column)).collect();
