@@ -60,8 +60,8 @@ first and its last port, 0 to 65535.",
         "\
 Each role has a list of its own, in the file's order. The first rule of the role that matches the program, the address \
 and the port decides, and no later one is looked at. If none matches it is both. A file without any rule means sdp for \
-every connection, also those to other machines, which are refused then. softrnic sock --explain says which rule decides \
-for a program and an address.",
+every connection, also those to other machines, which are refused then. softrnic sock --explain says which rule \
+decides for a program and an address.",
     ),
     (
         "LOG",
