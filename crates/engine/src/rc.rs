@@ -13,3 +13,4 @@ pub(crate) mod respond;
 pub(crate) mod responder;
 pub(crate) mod seek;
 pub(crate) mod state;
+mod tasks;

@@ -57,6 +57,9 @@ const ARM_ROUNDS: u32 = 8;
 pub(crate) const LOCK_PATIENCE: Duration = Duration::from_millis(200);
 /// The rounds in which a full link is emptied; a ring has room for fewer packets than that.
 const TAKE_IN_ROUNDS: u32 = 256;
+/// How often a turn takes in what queues with tasks have sent to this process itself. A message takes a round for each
+/// replica, and its acknowledgement another one.
+const CHAIN_ROUNDS: u32 = 32;
 /// Packets taken from one link in one turn, so that one busy peer does not starve the others.
 pub(crate) const BUDGET: u32 = 64;
 
@@ -210,6 +213,20 @@ impl Core {
             self.engine.expire(now);
         }
         self.flush();
+        self.go_along_chains(&mut now);
+    }
+
+    /// Take in what queues with tasks have sent to queue pairs of this process: a chain of replicas in one process is
+    /// gone along in one turn.
+    fn go_along_chains(&mut self, now: &mut u64) {
+        for _ in 0..CHAIN_ROUNDS {
+            let goes_on = self.engine.has_begun_tasks() && !self.engine.burst_exhausted();
+            if !goes_on || self.engine.env_mut().peek(LinkId::LOOPBACK).is_none() {
+                break;
+            }
+            self.take_packets(now, None);
+            self.flush();
+        }
     }
 
     /// Take in all packets that have come until now. The call does not wait for peers that go on sending.

@@ -237,9 +237,10 @@ impl<P: Env> Engine<P> {
     /// Puts queue pairs whose WAIT is met on the list of those with something to do.
     #[cold]
     pub(crate) fn wake_due(&mut self) {
-        while let Some(id) = self.done.due.pop() {
-            self.wake(id, |qp| _ = qp.sq.end_wait());
-        }
+        // In the order in which they began to wait: a queue that waits for another one comes behind it.
+        let mut due = std::mem::take(&mut self.done.due);
+        due.drain(..).for_each(|id| self.wake(id, |qp| _ = qp.sq.end_wait()));
+        self.done.due = due;
     }
 
     fn wake(&mut self, id: QpId, change: impl FnOnce(&mut Qp)) {

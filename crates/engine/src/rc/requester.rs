@@ -1,32 +1,17 @@
 //! The requester: fetches send requests and sends their packets (IBTA vol. 1, 9.7.3, 10.8.3). What comes back is in
 //! `acknowledge`, the end of a request in `complete`.
 
-use std::cmp::Reverse;
-
 use verbs::{Opcode, Psn, QpState, QpType, RKey, SendBody, SendFlags, WcStatus, limits};
 use wire::{Env, LinkId, Nanos, Packet, PacketOp, Payload, SHORTEST, SendError, packet_flags as flag};
 
 use crate::Engine;
-use crate::objects::managed::Met;
 use crate::qp::{Carrier, Inflight, Qp};
 use crate::rc::packets::Piece;
 use crate::region::LocalFault;
 use crate::same_host::co_copy::LIST_OF_ONE;
-use crate::wq::sq::Wqe;
 
 /// Sequence numbers that may be outstanding: numbers further apart cannot be told apart (IBTA vol. 1, 9.7.2).
 pub(crate) const MOST_PSNS: u32 = (1 << 23) - 1;
-
-/// Entries that one queue with tasks begins without a wait, beside those that messages from outside give credit for
-/// ([`crate::wq::managed::Credit`]), and how many all such queues begin under one hold of the device's lock. Then a
-/// queue rests: queues that enable each other, or themselves, for ever must not keep the processor and the lock from
-/// others. Each rest without a wait between them is twice as long as the one before, up to a limit.
-const IN_A_ROW: u32 = 64;
-const IN_A_HOLD: u32 = 4096;
-const REST: Nanos = 10_000;
-const LONGEST_REST: u32 = 6;
-/// The time after which a queue that waits for room looks for the acknowledgement again.
-const LOOK_AGAIN: Nanos = 500_000;
 
 /// The link has no room: the rest waits until it has.
 pub(crate) struct NoRoom;
@@ -94,6 +79,9 @@ impl<P: Env> Engine<P> {
 
     /// Takes the next entry out of the send queue, if it may begin.
     fn fetch(&mut self, qp: &mut Qp, now: Nanos) -> Fetched {
+        if qp.cross_channel {
+            self.run_tasks(qp, now);
+        }
         let Some(next) = qp.sq.peek() else { return Fetched::No };
         if qp.cross_channel && !self.may_begin(qp, next.as_ref(), now) {
             return Fetched::No;
@@ -168,49 +156,6 @@ impl<P: Env> Engine<P> {
             }
         }
         Fetched::Yes
-    }
-
-    /// True if the next entry of a queue pair with tasks may begin: within the budget, no WAIT that is not met, and the
-    /// request a circle before has left its place.
-    fn may_begin(&mut self, qp: &mut Qp, next: Option<&Wqe>, now: Nanos) -> bool {
-        let over =
-            |qp: &Qp| qp.inflight.front().is_some_and(|oldest| qp.sq.fetched - oldest.number >= u64::from(qp.sq.depth));
-        if over(qp) {
-            self.retire(qp, now);
-            if over(qp) {
-                self.look_again(qp, now);
-                return false; // a response runs the queue pair again
-            }
-        }
-        self.tasks += 1;
-        let many = qp.sq.begin() > IN_A_ROW && !self.done.credit.use_up();
-        if many || self.tasks > IN_A_HOLD {
-            let rest = REST << qp.sq.rest().min(LONGEST_REST);
-            self.resting.push(Reverse((now.saturating_add(rest), qp.id.index, qp.id.generation)));
-            return false;
-        }
-        // An entry that makes no sense fails, and so does a WAIT that names no queue.
-        next.filter(|wqe| wqe.opcode == Opcode::Wait).is_none_or(|wqe| !matches!(self.try_wait(qp, &wqe.body), Met::No))
-    }
-
-    /// Looks after a while for a response that the queue pair waits for: a quiet one wakes no process.
-    fn look_again(&mut self, qp: &mut Qp, now: Nanos) {
-        if qp.sq.look_again() {
-            self.resting.push(Reverse((now.saturating_add(LOOK_AGAIN), qp.id.index, qp.id.generation)));
-        }
-    }
-
-    /// Executes a task. False if this queue pair cannot.
-    fn execute_task(&mut self, qp: &mut Qp, e: &Inflight) -> bool {
-        let (done, step) = match e.body {
-            SendBody::Wait { step, .. } => (matches!(self.try_wait(qp, &e.body), Met::Yes), step),
-            SendBody::Enable { step, .. } => (self.execute_enable(qp, e), step),
-            _ => (true, 0),
-        };
-        if done {
-            qp.sq.count_on(e.number, step);
-        }
-        done && qp.cross_channel
     }
 
     /// Checks a fetched request, and executes it if it is local.

@@ -330,9 +330,13 @@ impl<P: Env> Engine<P> {
         }
         qp.rc.msn = qp.rc.msn.wrapping_add(1) & 0xff_ffff;
         let Some(progress) = qp.recv.take() else { return Err(INVALID) };
-        // Queues that wait for the message take it up, not the program, which may sleep.
-        self.served += u64::from(qp.rq.managed.is_some());
-        self.complete_recv(qp, packet, progress.wqe.wr_id, srq, WcOpcode::Recv, progress.offset, now);
+        let wr_id = progress.wqe.wr_id;
+        if let Some(managed) = &mut qp.rq.managed {
+            // Queues that wait for the message take it up, not the program, which may sleep.
+            self.served += 1;
+            managed.reuse(progress.wqe.sges);
+        }
+        self.complete_recv(qp, packet, wr_id, srq, WcOpcode::Recv, progress.offset, now);
         Ok(())
     }
 

@@ -138,7 +138,7 @@ impl<P: Env> Engine<P> {
     }
 
     #[allow(clippy::too_many_arguments)] // the fields of a completion
-    fn push_send(
+    pub(crate) fn push_send(
         &mut self,
         qp: &mut Qp,
         number: u64,

@@ -130,6 +130,8 @@ pub(crate) struct Entries {
     pub rules: QueueRules,
     /// The entries as they were posted.
     template: Box<[u64]>,
+    /// The bits that may not be patched: of the first 64 bytes of a request, and of each further 64.
+    fixed: [[u64; WORDS]; 2],
     /// Words of a request.
     stride: usize,
     /// Places, less 1.
@@ -153,6 +155,7 @@ impl Entries {
             array: array.clone(),
             rules: *rules,
             template: template.into(),
+            fixed: rules.patchable.map(|bits| std::array::from_fn(|i| !bytes_of((bits >> (i * 8)) as u8))),
             stride: stride(max_sge) * WORDS,
             mask,
         })
@@ -180,13 +183,56 @@ impl Entries {
         }
     }
 
-    /// A copy of the words of a request, which is all that is used of them.
-    pub fn copy(&self, number: u64) -> Words {
+    /// A copy of the words of a request, which is all that is used of them; `None` if they break a rule.
+    pub fn checked(&self, number: u64) -> Option<Words> {
+        let mut words = Words::new();
+        self.check(number, |chunk| words.extend_from_slice(chunk)).is_none().then_some(words)
+    }
+
+    /// The first 64 bytes of such a copy.
+    #[inline]
+    pub fn first(&self, number: u64) -> Option<[u64; WORDS]> {
+        let mut first = None;
+        self.check(number, |chunk| _ = first.get_or_insert(*chunk)).is_none().then_some(())?;
+        first
+    }
+
+    /// The rule that a request breaks.
+    pub fn broken(&self, number: u64) -> Option<&'static str> {
+        self.check(number, |_| ())
+    }
+
+    /// Copies a request, 64 bytes at a time, for `take`; the rule that the copy breaks.
+    #[inline(always)]
+    fn check(&self, number: u64, mut take: impl FnMut(&[u64; WORDS])) -> Option<&'static str> {
+        const NONE: Option<&str> = Some("the queue has no such entry");
         // A patch is complete before the entry is enabled, or its WAIT is met: what does either orders these loads
         // behind the patch.
-        let base = self.base(number);
-        let words = self.array.words().get(base..base + self.stride).unwrap_or_default();
-        words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+        let range = self.base(number)..self.base(number) + self.stride;
+        let (Some(words), Some(template)) = (self.array.words().get(range.clone()), self.template.get(range)) else {
+            return NONE;
+        };
+        let (mut changed, mut posted, mut now) = (0, None, 0);
+        for (words, template) in words.as_chunks::<WORDS>().0.iter().zip(template.as_chunks::<WORDS>().0) {
+            let chunk = words.each_ref().map(|word| word.load(Ordering::Relaxed));
+            let fixed = &self.fixed[usize::from(posted.is_some())];
+            for i in 0..WORDS {
+                changed |= (chunk[i] ^ template[i]) & fixed[i];
+            }
+            if posted.is_none() {
+                (posted, now) = (Some(template[0] as u8), chunk[0] as u8);
+            }
+            take(&chunk);
+        }
+        if changed != 0 {
+            return Some("the entry was patched in bytes that its queue does not allow to be patched");
+        }
+        let Some(posted) = posted else { return NONE };
+        if posted == now || Opcode::Nop as u8 == now {
+            return None;
+        }
+        let allowed = Opcode::from_entry(now).is_some_and(|op| self.rules.opcodes & op.bit() != 0);
+        (!allowed).then_some("the entry was patched to an operation that its queue does not allow")
     }
 
     /// Adds to the count of an executed task, which the device counts on itself.
@@ -196,25 +242,6 @@ impl Entries {
             *kept = kept.wrapping_add(step.into());
             word.fetch_add(step.into(), Ordering::Relaxed);
         }
-    }
-
-    /// The rule that these words of a request break.
-    pub fn broken(&self, number: u64, words: &[u64]) -> Option<&'static str> {
-        let base = self.base(number);
-        let Some(template) = self.template.get(base..base + self.stride).filter(|t| t.len() == words.len()) else {
-            return Some("the queue has no such entry");
-        };
-        for (i, (word, posted)) in words.iter().zip(template).enumerate() {
-            let changed = word ^ posted;
-            // Most words are as they were posted, and need no mask.
-            let bits = self.rules.patchable[usize::from(i >= WORDS)] >> (i % WORDS * 8) & 0xff;
-            if changed != 0 && changed & !bytes_of(bits as u8) != 0 {
-                return Some("the entry was patched in bytes that its queue does not allow to be patched");
-            }
-        }
-        let (posted, now) = (*template.first()? as u8, *words.first()? as u8);
-        let allowed = Opcode::from_entry(now).is_some_and(|op| op == Opcode::Nop || self.rules.opcodes & op.bit() != 0);
-        (posted != now && !allowed).then_some("the entry was patched to an operation that its queue does not allow")
     }
 }
 
@@ -235,12 +262,18 @@ pub(crate) struct ManagedRecv {
     pub enabled: u64,
     /// Receives that were taken.
     pub taken: u64,
+    /// An empty list for the next receive.
+    spare: SmallVec<[Sge; 2]>,
     /// The rule that the receive taken last breaks.
     pub broken: Option<&'static str>,
     pub base: Base,
 }
 
 impl ManagedRecv {
+    pub fn new(entries: Entries) -> Self {
+        ManagedRecv { entries, enabled: 0, taken: 0, spare: SmallVec::new(), broken: None, base: Base::default() }
+    }
+
     /// Writes a receive into its place.
     pub fn write(&mut self, number: u64, wr: &RecvWr<'_>) {
         let at = self.entries.base(number);
@@ -261,18 +294,30 @@ impl ManagedRecv {
 
     /// The receive in a place: `wr_id` and list. The list leads nowhere if the entry breaks a rule.
     pub fn read(&mut self, number: u64) -> (u64, SmallVec<[Sge; 2]>) {
-        let words = self.entries.copy(number);
+        let mut words = Words::new();
+        self.broken = self.entries.check(number, |chunk| words.extend_from_slice(chunk));
         let word = |at: usize| words.get(at).copied().unwrap_or_default();
-        self.broken = self.entries.broken(number, &words);
         let broken = self.broken.is_some();
         let count = if broken { 1 } else { (word(0) >> 16) as u16 as usize };
         let fits = !broken && LIST + 2 * count <= words.len();
-        let sges = (0..if fits { count } else { 1 }).map(|i| {
-            let (addr, second) = (word(LIST + 2 * i), word(LIST + 2 * i + 1));
-            let nowhere = Sge { addr: 0, length: u32::MAX, lkey: LKey(0) };
-            if fits { Sge { addr, length: second as u32, lkey: LKey((second >> 32) as u32) } } else { nowhere }
-        });
-        (word(1), sges.collect())
+        let mut sges = std::mem::take(&mut self.spare);
+        if fits {
+            let list = words.get(LIST..LIST + 2 * count).unwrap_or_default().as_chunks::<2>().0;
+            sges.extend(list.iter().map(|&[addr, second]| Sge {
+                addr,
+                length: second as u32,
+                lkey: LKey((second >> 32) as u32),
+            }));
+        } else {
+            sges.push(Sge { addr: 0, length: u32::MAX, lkey: LKey(0) });
+        }
+        (word(1), sges)
+    }
+
+    /// Takes the list of a receive back that is completed: the next one needs no memory then.
+    pub fn reuse(&mut self, mut list: SmallVec<[Sge; 2]>) {
+        list.clear();
+        self.spare = list;
     }
 }
 

@@ -91,8 +91,7 @@ impl RecvQueue {
     pub fn manage(&mut self, managed: &ManagedQueue) -> Result<()> {
         let entries = Entries::new(managed, self.depth, self.max_sge)?;
         self.wqes = InPlaceRing::default();
-        self.managed =
-            Some(Box::new(ManagedRecv { entries, enabled: 0, taken: 0, broken: None, base: Base::default() }));
+        self.managed = Some(Box::new(ManagedRecv::new(entries)));
         Ok(())
     }
 

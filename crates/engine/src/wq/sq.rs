@@ -29,18 +29,16 @@
 //! The following entries hold four scatter/gather entries each, or more inline data. All fields are in host byte order
 //! but for the immediate value.
 
+mod copy;
 mod inline;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
-use verbs::{
-    Access, AhId, Count, CqId, Errno, LKey, MrId, MwId, Opcode, QpId, Qpn, RKey, Result, SendBody, SendData, SendFlags,
-    SendWr, Sge,
-};
+use verbs::{Count, CqId, Errno, Opcode, QpId, Result, SendBody, SendData, SendFlags, SendWr, Sge};
 use wire::Nanos;
 
-use crate::wq::managed::{Base, Entries, ManagedQueue, ManagedSend, Waiting, Words};
+use crate::wq::managed::{Base, Entries, ManagedQueue, ManagedSend, Waiting};
 
 const WORDS: usize = 8;
 /// Bytes before the data in the first entry.
@@ -366,8 +364,7 @@ impl SendQueue {
 
     /// The rule that the next entry breaks.
     pub fn broken(&self, number: u64) -> Option<&'static str> {
-        let entries = &self.managed.as_ref()?.entries;
-        entries.broken(number, &entries.copy(number))
+        self.managed.as_ref()?.entries.broken(number)
     }
 
     /// Adds to the count of an executed task, for the next turn of the circle.
@@ -375,6 +372,11 @@ impl SendQueue {
         if let Some(managed) = self.managed.as_mut().filter(|_| step > 0) {
             managed.entries.count_on(number, step);
         }
+    }
+
+    /// True if the queue runs in a circle.
+    pub fn is_cyclic(&self) -> bool {
+        self.managed.as_ref().is_some_and(|managed| managed.entries.rules.cyclic)
     }
 
     /// Frees the places of a completed request of a managed queue. A cyclic queue is filled once.
@@ -478,85 +480,6 @@ impl SendQueue {
         let flags = |number| SendFlags::from_bits_truncate((self.get(self.base(number)) >> 8) as u32 & 0xff);
         let signaled = (self.retired..self.posted).filter(|n| flags(*n).contains(SendFlags::SIGNALED)).count();
         ((self.posted - self.retired) as u32, signaled as u32)
-    }
-
-    fn read(&self, number: u64) -> Option<Wqe> {
-        // What is checked is used: all words of a managed queue's entry are copied first.
-        let copied: Option<Words> = match &self.managed {
-            None => None,
-            Some(managed) => {
-                let words = managed.entries.copy(number);
-                if managed.entries.broken(number, &words).is_some() {
-                    return None;
-                }
-                Some(words)
-            }
-        };
-        let w: [u64; WORDS] = match &copied {
-            None => {
-                let first = self.first(number);
-                std::array::from_fn(|at| first[at].load(Ordering::Relaxed))
-            }
-            Some(words) => std::array::from_fn(|at| words[at]),
-        };
-        let opcode = Opcode::from_entry(w[0] as u8)?;
-        let flags = SendFlags::from_bits_truncate((w[0] >> 8) as u32 & 0xff);
-        let count = (w[0] >> 16) as u16 as usize;
-        let (key, extra) = (RKey(w[3] as u32), (w[3] >> 32) as u32);
-        let inline_len = if flags.contains(SendFlags::INLINE) { extra } else { 0 };
-        if count > self.max_sge as usize || inline_len > self.max_inline {
-            return None;
-        }
-        let body = match opcode {
-            Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead | Opcode::AtomicWrite => {
-                SendBody::Rdma { remote_addr: w[2], rkey: key }
-            }
-            Opcode::CmpAndSwp | Opcode::FetchAndAdd => {
-                SendBody::Atomic { remote_addr: w[2], rkey: key, compare_add: w[4], swap: w[5] }
-            }
-            Opcode::BindMw => SendBody::BindMw {
-                mw: MwId { index: w[6] as u32, generation: (w[6] >> 32) as u32 },
-                rkey: key,
-                mr: (w[7] >> 32 != 0).then_some(MrId { index: (w[5] >> 32) as u32, generation: w[7] as u32 }),
-                addr: w[2],
-                length: w[4],
-                access: Access::from_bits_truncate(w[5] as u32),
-            },
-            Opcode::Flush => SendBody::Flush {
-                remote_addr: w[2],
-                rkey: key,
-                length: extra,
-                placement: w[4] as u8,
-                level: (w[4] >> 8) as u8,
-            },
-            Opcode::Nop => SendBody::Plain,
-            Opcode::Wait => SendBody::Wait {
-                cq: CqId { index: w[4] as u32, generation: (w[4] >> 32) as u32 },
-                count: Count::Absolute(w[2]),
-                step: extra,
-            },
-            Opcode::SendEn | Opcode::RecvEn => SendBody::Enable {
-                qp: QpId { index: w[4] as u32, generation: (w[4] >> 32) as u32 },
-                count: Count::Absolute(w[2]),
-                step: extra,
-            },
-            Opcode::Send | Opcode::SendWithImm | Opcode::SendWithInv | Opcode::LocalInv => SendBody::Datagram {
-                ah: AhId { index: w[2] as u32, generation: (w[2] >> 32) as u32 },
-                remote_qpn: Qpn::new(w[4] as u32),
-                remote_qkey: key.0,
-            },
-        };
-        let mut sges = SmallVec::new();
-        let sge = |addr, second: u64| Sge { addr, length: second as u32, lkey: LKey((second >> 32) as u32) };
-        if count > 0 {
-            sges.push(sge(w[HEAD / 8], w[HEAD / 8 + 1]));
-        }
-        let base = self.base(number);
-        let word = |at: usize| copied.as_ref().map_or_else(|| self.get(base + at), |words| words[at]);
-        for at in (1..count).map(|i| HEAD / 8 + 2 * i) {
-            sges.push(sge(word(at), word(at + 1)));
-        }
-        Some(Wqe { wr_id: w[1], opcode, flags, imm: (w[0] >> 32) as u32, srqn: w[4] as u32, body, sges, inline_len })
     }
 
     /// A request of the array.

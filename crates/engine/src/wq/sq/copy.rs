@@ -1,0 +1,124 @@
+//! Entries copied out of the array, checked and understood.
+
+use std::sync::atomic::Ordering;
+
+use smallvec::SmallVec;
+use verbs::{Access, AhId, Count, CqId, LKey, MrId, MwId, Opcode, QpId, Qpn, RKey, SendBody, SendFlags, Sge};
+
+use super::{HEAD, SendQueue, WORDS, Wqe};
+use crate::wq::managed::Words;
+
+/// A NOP or a WAIT that was copied out of the array.
+pub(crate) struct TaskEntry {
+    pub wr_id: u64,
+    pub flags: SendFlags,
+    /// A WAIT's; a NOP has none.
+    pub body: SendBody,
+}
+
+/// What a WAIT's entry says.
+fn wait_body(w: &[u64; WORDS]) -> SendBody {
+    SendBody::Wait {
+        cq: CqId { index: w[4] as u32, generation: (w[4] >> 32) as u32 },
+        count: Count::Absolute(w[2]),
+        step: (w[3] >> 32) as u32,
+    }
+}
+
+impl SendQueue {
+    /// The words of the first entry of a request, copied and checked; `None` if they break a rule of a managed queue.
+    #[inline]
+    fn first_words(&self, number: u64) -> Option<[u64; WORDS]> {
+        match &self.managed {
+            None => {
+                let first = self.first(number);
+                Some(std::array::from_fn(|at| first[at].load(Ordering::Relaxed)))
+            }
+            Some(managed) => managed.entries.first(number),
+        }
+    }
+
+    /// The next request that may be fetched, if it is a NOP or a WAIT, without taking it.
+    #[inline]
+    pub fn peek_task(&self) -> Option<TaskEntry> {
+        // Most entries are of another kind, which the first byte shows; it counts only when it has been copied.
+        if !self.is_runnable() || self.get(self.base(self.fetched)) as u8 & 0xfe != Opcode::Nop as u8 {
+            return None;
+        }
+        let w = self.first_words(self.fetched)?;
+        let flags = SendFlags::from_bits_truncate((w[0] >> 8) as u32 & 0xff);
+        let body = match Opcode::from_entry(w[0] as u8)? {
+            Opcode::Nop => SendBody::Plain,
+            Opcode::Wait => wait_body(&w),
+            _ => return None,
+        };
+        let sound = (w[0] >> 16) as u16 as usize <= self.max_sge as usize && !flags.contains(SendFlags::INLINE);
+        sound.then_some(TaskEntry { wr_id: w[1], flags, body })
+    }
+
+    pub(super) fn read(&self, number: u64) -> Option<Wqe> {
+        // What is checked is used: all words of a managed queue's entry are copied first.
+        let copied: Option<Words> = match &self.managed {
+            Some(managed) if self.stride > 1 => Some(managed.entries.checked(number)?),
+            _ => None,
+        };
+        let w: [u64; WORDS] = match &copied {
+            None => self.first_words(number)?,
+            Some(words) => std::array::from_fn(|at| words[at]),
+        };
+        let opcode = Opcode::from_entry(w[0] as u8)?;
+        let flags = SendFlags::from_bits_truncate((w[0] >> 8) as u32 & 0xff);
+        let count = (w[0] >> 16) as u16 as usize;
+        let (key, extra) = (RKey(w[3] as u32), (w[3] >> 32) as u32);
+        let inline_len = if flags.contains(SendFlags::INLINE) { extra } else { 0 };
+        if count > self.max_sge as usize || inline_len > self.max_inline {
+            return None;
+        }
+        let body = match opcode {
+            Opcode::RdmaWrite | Opcode::RdmaWriteWithImm | Opcode::RdmaRead | Opcode::AtomicWrite => {
+                SendBody::Rdma { remote_addr: w[2], rkey: key }
+            }
+            Opcode::CmpAndSwp | Opcode::FetchAndAdd => {
+                SendBody::Atomic { remote_addr: w[2], rkey: key, compare_add: w[4], swap: w[5] }
+            }
+            Opcode::BindMw => SendBody::BindMw {
+                mw: MwId { index: w[6] as u32, generation: (w[6] >> 32) as u32 },
+                rkey: key,
+                mr: (w[7] >> 32 != 0).then_some(MrId { index: (w[5] >> 32) as u32, generation: w[7] as u32 }),
+                addr: w[2],
+                length: w[4],
+                access: Access::from_bits_truncate(w[5] as u32),
+            },
+            Opcode::Flush => SendBody::Flush {
+                remote_addr: w[2],
+                rkey: key,
+                length: extra,
+                placement: w[4] as u8,
+                level: (w[4] >> 8) as u8,
+            },
+            Opcode::Nop => SendBody::Plain,
+            Opcode::Wait => wait_body(&w),
+            Opcode::SendEn | Opcode::RecvEn => SendBody::Enable {
+                qp: QpId { index: w[4] as u32, generation: (w[4] >> 32) as u32 },
+                count: Count::Absolute(w[2]),
+                step: extra,
+            },
+            Opcode::Send | Opcode::SendWithImm | Opcode::SendWithInv | Opcode::LocalInv => SendBody::Datagram {
+                ah: AhId { index: w[2] as u32, generation: (w[2] >> 32) as u32 },
+                remote_qpn: Qpn::new(w[4] as u32),
+                remote_qkey: key.0,
+            },
+        };
+        let mut sges = SmallVec::new();
+        let sge = |addr, second: u64| Sge { addr, length: second as u32, lkey: LKey((second >> 32) as u32) };
+        if count > 0 {
+            sges.push(sge(w[HEAD / 8], w[HEAD / 8 + 1]));
+        }
+        let base = self.base(number);
+        let word = |at: usize| copied.as_ref().map_or_else(|| self.get(base + at), |words| words[at]);
+        for at in (1..count).map(|i| HEAD / 8 + 2 * i) {
+            sges.push(sge(word(at), word(at + 1)));
+        }
+        Some(Wqe { wr_id: w[1], opcode, flags, imm: (w[0] >> 32) as u32, srqn: w[4] as u32, body, sges, inline_len })
+    }
+}
