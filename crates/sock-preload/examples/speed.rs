@@ -5,6 +5,8 @@
 //! spans, and those of processor time that this end has used for each.
 //! `speed stream tcp|unix ADDRESS SIZE MILLIS` prints the bytes that a stream of writes of this size carries in a
 //! microsecond.
+//! `speed idle tcp|unix ADDRESS HOW MILLIS` prints the nanoseconds of processor time of both ends in a second in which
+//! both wait for data, and none comes.
 //! `speed limits` prints what the machine does: the nanoseconds of a round trip of a cache line between two threads,
 //! those of one by eventfds on which both sleep, and the bytes of a copy of 64 KiB in a microsecond.
 
@@ -23,6 +25,10 @@ use std::time::{Duration, Instant};
 const SPANS: u32 = 20;
 /// The longest message.
 const MOST: usize = 1 << 20;
+/// What a server does: it sends each message back, it counts bytes, or it answers with its processor time.
+const ECHO: usize = 0;
+const SINK: usize = 1;
+const ASK: usize = 2;
 
 fn main() -> ExitCode {
     let words: Vec<String> = env::args().skip(1).collect();
@@ -35,8 +41,11 @@ fn main() -> ExitCode {
         ["stream", family, address, size, millis] => connect(family, address).and_then(|end| {
             stream(End::new(end, "block")?, number(size), Duration::from_millis(number(millis) as u64))
         }),
+        ["idle", family, address, how, millis] => {
+            connect(family, address).and_then(|end| idle(End::new(end, how)?, number(millis)))
+        }
         ["limits"] => limits(),
-        _ => Err(io::Error::other("speed serve|round|stream|limits ...")),
+        _ => Err(io::Error::other("speed serve|round|stream|idle|limits ...")),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -143,7 +152,14 @@ fn serve(mut end: End) -> io::Result<()> {
     end.fill(&mut head)?;
     let number = |at: usize| head.iter().skip(at).take(8).rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
     let size = number(8).min(MOST);
-    if number(0) == 0 {
+    if number(0) == ASK {
+        let mut message = [0; 8];
+        while end.fill(&mut message)? {
+            end.send(&(clock().as_nanos() as u64).to_le_bytes())?;
+        }
+        return Ok(());
+    }
+    if number(0) == ECHO {
         let mut message = vec![0; size];
         while end.fill(&mut message)? {
             end.send(&message)?;
@@ -159,8 +175,8 @@ fn serve(mut end: End) -> io::Result<()> {
     }
 }
 
-fn begin(end: &mut End, kind: u64, size: usize) -> io::Result<()> {
-    let mut head = kind.to_le_bytes().to_vec();
+fn begin(end: &mut End, kind: usize, size: usize) -> io::Result<()> {
+    let mut head = (kind as u64).to_le_bytes().to_vec();
     head.extend((size as u64).to_le_bytes());
     end.send(&head)
 }
@@ -178,7 +194,7 @@ fn used() -> Duration {
 }
 
 fn round(mut end: End, size: usize, time: Duration) -> io::Result<()> {
-    begin(&mut end, 0, size)?;
+    begin(&mut end, ECHO, size)?;
     let mut message = vec![7; size];
     let mut one = || {
         end.send(&message)?;
@@ -207,7 +223,7 @@ fn round(mut end: End, size: usize, time: Duration) -> io::Result<()> {
 }
 
 fn stream(mut end: End, size: usize, time: Duration) -> io::Result<()> {
-    begin(&mut end, 1, size)?;
+    begin(&mut end, SINK, size)?;
     let message = vec![7; size];
     let (began, mut sent) = (Instant::now(), 0u64);
     while began.elapsed() < time {
@@ -223,6 +239,48 @@ fn stream(mut end: End, size: usize, time: Duration) -> io::Result<()> {
         return Err(io::Error::other("the server has got another number of bytes"));
     }
     println!("{:.2}", sent as f64 / began.elapsed().as_secs_f64() / 1e6);
+    Ok(())
+}
+
+/// The processor time of this process, by a clock of nanoseconds.
+fn clock() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: a structure that lives until the call returns.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn idle(mut end: End, millis: usize) -> io::Result<()> {
+    begin(&mut end, ASK, 8)?;
+    let ask = |end: &mut End| -> io::Result<u64> {
+        let mut answer = [0; 8];
+        end.send(&answer)?;
+        if end.fill(&mut answer)? { Ok(u64::from_le_bytes(answer)) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    };
+    let mut before = 0;
+    for _ in 0..2000 {
+        before = ask(&mut end)?;
+    }
+    let (began, own) = (Instant::now(), clock());
+    let ready = match &end.set {
+        Some(set) => {
+            let mut event = libc::epoll_event { events: 0, u64: 0 };
+            // SAFETY: room for one event.
+            unsafe { check(libc::epoll_wait(set.as_raw_fd(), &raw mut event, 1, millis as i32))? }
+        }
+        None => {
+            let mut wait = libc::pollfd { fd: end.file.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+            // SAFETY: one element.
+            unsafe { check(libc::poll(&raw mut wait, 1, millis as i32))? }
+        }
+    };
+    if ready != 0 {
+        return Err(io::Error::other("something arrives that was not sent"));
+    }
+    // Asking is counted with it: a round trip in all that time.
+    let seconds = began.elapsed().as_secs_f64();
+    let both = (clock() - own).as_nanos() as u64 + ask(&mut end)? - before;
+    println!("{:.1}", both as f64 / seconds);
     Ok(())
 }
 

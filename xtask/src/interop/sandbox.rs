@@ -50,14 +50,9 @@ impl Sandbox {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("softrnic-interop-{}-{number}", std::process::id()));
         let root = rustix::process::geteuid().is_root();
-        let mut prefix = vec!["setpriv".to_owned(), "--pdeathsig".into(), "KILL".into()];
-        if root {
-            let user = NOBODY.to_string();
-            prefix.extend(["--reuid", &user, "--regid", &user, "--clear-groups"].map(str::to_owned));
-        }
         let sandbox = Self {
             dir,
-            prefix,
+            prefix: as_user(),
             settings: settings.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
             logs: logs().join(name),
             clock: OnceLock::new(),
@@ -232,6 +227,16 @@ impl Drop for Sandbox {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.dir);
     }
+}
+
+/// The command that runs another one as the ordinary user, and ends it when this process ends.
+pub fn as_user() -> Vec<String> {
+    let mut prefix = vec!["setpriv".to_owned(), "--pdeathsig".into(), "KILL".into()];
+    if rustix::process::geteuid().is_root() {
+        let user = NOBODY.to_string();
+        prefix.extend(["--reuid", &user, "--regid", &user, "--clear-groups"].map(str::to_owned));
+    }
+    prefix
 }
 
 /// Copy a file, readable for everyone.

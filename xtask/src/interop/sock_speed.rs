@@ -8,11 +8,13 @@ mod page;
 mod programs;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::run::{Finished, Program, Running};
 use crate::{logs, root, target_dir};
+
+use super::sandbox;
 
 /// The limit of one program.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -43,7 +45,7 @@ impl Way {
     }
 }
 
-/// What is measured: a group of rows in the page, a name, and whether a smaller figure is better.
+/// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Row {
     /// Nanoseconds of a round trip of so many bytes; with epoll or blocking.
@@ -52,48 +54,79 @@ enum Row {
     RoundUsed(usize, &'static str),
     /// MB/s of a stream of writes of so many bytes.
     Stream(usize),
-    /// Requests a second of redis with so many connections.
-    Redis(&'static str, usize),
-    /// Processor time of redis-server for a request, in nanoseconds.
-    RedisUsed(usize),
-    /// What another program measures, by its number in [`programs::NAMES`].
-    Other(usize),
+    /// Nanoseconds of processor time of both ends in a second without data; with epoll or blocking.
+    Idle(&'static str),
+    /// Requests a second of a program.
+    Rate(&'static str),
+    /// Milliseconds of a file that a program gets.
+    Took(&'static str),
+    /// Processor time of the server for a request or a file, in nanoseconds.
+    Used(&'static str),
 }
 
 impl Row {
     fn is_time(self) -> bool {
-        matches!(self, Row::Round(..) | Row::RoundUsed(..) | Row::RedisUsed(_))
+        !matches!(self, Row::Stream(_) | Row::Rate(_))
     }
 }
 
 /// All figures of a row and a way, one for each turn.
 type Figures = BTreeMap<(Row, Way), Vec<f64>>;
 
-/// A condition that the issue's acceptance has.
+/// A condition that a figure has to fulfil, or is aimed at.
 struct Must {
     what: &'static str,
     row: Row,
     way: Way,
-    /// Over TCP's, or, with `is_absolute`, in the row's unit.
-    bound: f64,
-    is_absolute: bool,
+    bound: Bound,
+    is_aim: bool,
 }
+
+#[derive(Clone, Copy)]
+enum Bound {
+    /// In the row's unit.
+    Absolute(f64),
+    /// Over the figure of plain TCP.
+    OverTcp(f64),
+}
+
+const fn must(what: &'static str, row: Row, way: Way, bound: Bound) -> Must {
+    Must { what, row, way, bound, is_aim: false }
+}
+
+const fn aim(what: &'static str, row: Row, way: Way, bound: Bound) -> Must {
+    Must { what, row, way, bound, is_aim: true }
+}
+
+use Bound::{Absolute, OverTcp};
+use Way::{Asleep, ClientOnly, Moved, ServerOnly};
+use programs::{GET_1, GET_50, NGINX_1K, NGINX_1M, PGBENCH, SET_1, SET_50};
 
 #[rustfmt::skip]
 const MUSTS: &[Must] = &[
-    Must { what: "8 B and back, both in epoll, in ns: 0.6 us one way", row: Row::Round(8, "epoll"), way: Way::Moved, bound: 1200.0, is_absolute: true },
-    Must { what: "8 B and back, blocking, without spinning, over TCP's time", row: Row::Round(8, "block"), way: Way::Asleep, bound: 1.0, is_absolute: false },
-    Must { what: "stream of 64 KiB writes", row: Row::Stream(65536), way: Way::Moved, bound: 1.5, is_absolute: false },
-    Must { what: "redis SET, 1 connection", row: Row::Redis("SET", 1), way: Way::Moved, bound: 8.0, is_absolute: false },
-    Must { what: "redis GET, 1 connection", row: Row::Redis("GET", 1), way: Way::Moved, bound: 8.0, is_absolute: false },
-    Must { what: "redis SET, 50 connections", row: Row::Redis("SET", 50), way: Way::Moved, bound: 2.2, is_absolute: false },
-    Must { what: "redis GET, 50 connections", row: Row::Redis("GET", 50), way: Way::Moved, bound: 2.2, is_absolute: false },
-    Must { what: "redis SET, 50 connections, without spinning", row: Row::Redis("SET", 50), way: Way::Asleep, bound: 1.7, is_absolute: false },
-    Must { what: "redis GET, 50 connections, without spinning", row: Row::Redis("GET", 50), way: Way::Asleep, bound: 1.7, is_absolute: false },
-    Must { what: "redis SET, 50 connections, library in the client only", row: Row::Redis("SET", 50), way: Way::ClientOnly, bound: 0.95, is_absolute: false },
-    Must { what: "redis GET, 50 connections, library in the client only", row: Row::Redis("GET", 50), way: Way::ClientOnly, bound: 0.95, is_absolute: false },
-    Must { what: "redis SET, 50 connections, library in the server only", row: Row::Redis("SET", 50), way: Way::ServerOnly, bound: 0.95, is_absolute: false },
-    Must { what: "redis GET, 50 connections, library in the server only", row: Row::Redis("GET", 50), way: Way::ServerOnly, bound: 0.95, is_absolute: false },
+    must("8 B and back, both in epoll, in ns: 0.6 us one way", Row::Round(8, "epoll"), Moved, Absolute(1200.0)),
+    must("8 B and back, blocking, without spinning: the time", Row::Round(8, "block"), Asleep, OverTcp(1.0)),
+    must("stream of 64 KiB writes", Row::Stream(65536), Moved, OverTcp(1.5)),
+    must(SET_1, Row::Rate(SET_1), Moved, OverTcp(8.0)),
+    must(GET_1, Row::Rate(GET_1), Moved, OverTcp(8.0)),
+    must(SET_50, Row::Rate(SET_50), Moved, OverTcp(2.2)),
+    must(GET_50, Row::Rate(GET_50), Moved, OverTcp(2.2)),
+    must("redis SET, 50 connections, without spinning", Row::Rate(SET_50), Asleep, OverTcp(1.7)),
+    must("redis GET, 50 connections, without spinning", Row::Rate(GET_50), Asleep, OverTcp(1.7)),
+    must("redis SET, 50 connections, library in the client only", Row::Rate(SET_50), ClientOnly, OverTcp(0.95)),
+    must("redis GET, 50 connections, library in the client only", Row::Rate(GET_50), ClientOnly, OverTcp(0.95)),
+    must("redis SET, 50 connections, library in the server only", Row::Rate(SET_50), ServerOnly, OverTcp(0.95)),
+    must("redis GET, 50 connections, library in the server only", Row::Rate(GET_50), ServerOnly, OverTcp(0.95)),
+    must("nginx, 1 KB, library in the client only", Row::Rate(NGINX_1K), ClientOnly, OverTcp(0.95)),
+    must("nginx, 1 KB, library in the server only", Row::Rate(NGINX_1K), ServerOnly, OverTcp(0.95)),
+    must("nginx, 1 MB, library in the client only", Row::Rate(NGINX_1M), ClientOnly, OverTcp(0.95)),
+    must("nginx, 1 MB, library in the server only", Row::Rate(NGINX_1M), ServerOnly, OverTcp(0.95)),
+    must("pgbench -S, library in the client only", Row::Rate(PGBENCH), ClientOnly, OverTcp(0.95)),
+    must("pgbench -S, library in the server only", Row::Rate(PGBENCH), ServerOnly, OverTcp(0.95)),
+    must("idle in epoll, both ends, ns of processor time in a second", Row::Idle("epoll"), Moved, Absolute(2e5)),
+    must("idle in poll, both ends, ns of processor time in a second", Row::Idle("block"), Moved, Absolute(2e5)),
+    aim("nginx, 1 KB, keep-alive", Row::Rate(NGINX_1K), Moved, OverTcp(1.5)),
+    aim("pgbench -S", Row::Rate(PGBENCH), Moved, OverTcp(1.2)),
 ];
 
 /// One number of all the turns.
@@ -113,26 +146,67 @@ fn over_tcp(figures: &Figures, row: Row, way: Way) -> Option<f64> {
 impl Must {
     /// The figure, and whether it is as it must be.
     fn judge(&self, figures: &Figures) -> Option<(f64, bool)> {
-        let figure = match self.is_absolute {
-            true => median(figures.get(&(self.row, self.way))?),
-            false => over_tcp(figures, self.row, self.way)?,
+        let (figure, bound) = match self.bound {
+            Absolute(bound) => (median(figures.get(&(self.row, self.way))?), bound),
+            OverTcp(bound) => (over_tcp(figures, self.row, self.way)?, bound),
         };
-        Some((figure, if self.row.is_time() { figure <= self.bound } else { figure >= self.bound }))
+        Some((figure, if self.row.is_time() { figure <= bound } else { figure >= bound }))
     }
 }
 
 /// Where things are.
 struct Bench {
+    /// The command that runs another one as the ordinary user: some servers refuse to be root's.
+    user: Vec<String>,
     speed: PathBuf,
     library: PathBuf,
+    /// The folder where the user may write, in memory.
     home: PathBuf,
     port: u16,
     quick: bool,
 }
 
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.home);
+    }
+}
+
 impl Bench {
-    fn program(&mut self, way: Way, is_server: bool, log: &str, words: &[&str]) -> Program {
-        let program = Program::new(words[0], logs().join("sock-speed").join(log)).args(&words[1..]).dir(&self.home);
+    /// Builds what is measured, and copies it to where every user can read it.
+    fn new(quick: bool) -> Result<Bench, String> {
+        for kind in [&["--lib"][..], &["--example", "speed"]] {
+            let build = Program::new(env!("CARGO"), logs().join("sock-speed/build"))
+                .args(["build", "--release", "--package", "softrnic-sock-preload"])
+                .args(kind)
+                .dir(root());
+            let done = build.run(BUILD).map_err(|e| e.to_string())?;
+            if !done.ok() {
+                return Err(format!("cargo build: {}", done.verdict()));
+            }
+        }
+        let memory = Path::new("/dev/shm");
+        let folder = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let home = folder.join(format!("softrnic-sock-speed-{}", std::process::id()));
+        std::fs::create_dir_all(&home).map_err(|e| format!("{}: {e}", home.display()))?;
+        let (speed, library) = (home.join("speed"), home.join("libsoftrnic-sock.so"));
+        let user = sandbox::as_user();
+        let bench = Bench { user, speed, library, home, port: 21_000, quick };
+        let release = target_dir().join("release");
+        sandbox::copy(&release.join("examples/speed"), &bench.speed)?;
+        sandbox::copy(&release.join("libsoftrnic_sock.so"), &bench.library)?;
+        sandbox::allow(&bench.home)?;
+        sandbox::give(&bench.home)?;
+        Ok(bench)
+    }
+
+    fn program(&self, way: Way, is_server: bool, log: &str, words: &[&str]) -> Program {
+        let program = Program::new(&self.user[0], logs().join("sock-speed").join(log))
+            .args(&self.user[1..])
+            .args(words)
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("HOME", &self.home)
+            .dir(&self.home);
         let has_library = match way {
             Way::Tcp | Way::Unix => false,
             Way::Moved | Way::Asleep => true,
@@ -191,45 +265,8 @@ fn wait_for(port: u16, server: &mut Running) -> Result<(), String> {
     Ok(())
 }
 
-/// Nanoseconds that a process's first thread has run (proc(5), `/proc/PID/schedstat`).
-fn used(pid: u32) -> f64 {
-    let told = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
-    told.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(f64::NAN)
-}
-
-fn redis(bench: &mut Bench, figures: &mut Figures, way: Way, connections: usize) -> Result<(), String> {
-    let port = bench.next_port()?;
-    let text = port.to_string();
-    let mut server = bench
-        .program(way, true, "redis-server", &["redis-server", "--port", &text, "--save", "", "--appendonly", "no"])
-        .spawn()
-        .map_err(|e| e.to_string())?;
-    wait_for(port, &mut server)?;
-    let requests = match (way, connections) {
-        (Way::Moved | Way::Asleep, 1) => 150_000,
-        (Way::Moved | Way::Asleep, _) => 300_000,
-        (_, 1) => 10_000,
-        _ => 50_000,
-    };
-    let requests = if way == Way::Asleep && connections == 1 { 15_000 } else { requests };
-    let (clients, count) = (connections.to_string(), requests.to_string());
-    let words = ["redis-benchmark", "-p", &text, "--csv", "-t", "set,get", "-d", "64", "-n", &count, "-c", &clients];
-    let before = used(server.id());
-    let done = ran(bench.program(way, false, "redis-benchmark", &words))?;
-    let each = (used(server.id()) - before) / f64::from(2 * requests);
-    figures.entry((Row::RedisUsed(connections), way)).or_default().push(each);
-    for what in ["SET", "GET"] {
-        // "SET","123456.78",...
-        let line = done.stdout.lines().find_map(|line| line.strip_prefix(&format!("\"{what}\",\"")));
-        let figure = line.and_then(|line| line.split('"').next()?.parse().ok());
-        let figure = figure.ok_or_else(|| format!("no figure of {what}: {}", done.stdout))?;
-        figures.entry((Row::Redis(what, connections), way)).or_default().push(figure);
-    }
-    Ok(())
-}
-
 fn round(bench: &mut Bench, figures: &mut Figures, way: Way, size: usize, how: &'static str) -> Result<(), String> {
-    let millis = if bench.quick { "200" } else { "400" };
+    let millis = if bench.quick { "200" } else { "250" };
     let told = bench.ends(way, how, &["round", how, &size.to_string(), millis])?;
     let [time, processor] = told[..] else { return Err(format!("two figures, not {told:?}")) };
     figures.entry((Row::Round(size, how), way)).or_default().push(time);
@@ -238,11 +275,22 @@ fn round(bench: &mut Bench, figures: &mut Figures, way: Way, size: usize, how: &
 }
 
 fn stream(bench: &mut Bench, figures: &mut Figures, way: Way, size: usize) -> Result<(), String> {
-    let millis = if bench.quick { "200" } else { "400" };
+    let millis = if bench.quick { "200" } else { "250" };
     let told = bench.ends(way, "block", &["stream", &size.to_string(), millis])?;
     figures.entry((Row::Stream(size), way)).or_default().push(told.first().copied().unwrap_or(f64::NAN));
     Ok(())
 }
+
+fn idle(bench: &mut Bench, figures: &mut Figures, way: Way, how: &'static str) -> Result<(), String> {
+    let told = bench.ends(way, how, &["idle", how, "1000"])?;
+    figures.entry((Row::Idle(how), way)).or_default().push(told.first().copied().unwrap_or(f64::NAN));
+    Ok(())
+}
+
+/// The sizes of messages of round trips.
+const ROUNDS: [usize; 6] = [1, 8, 64, 1024, 16384, 65536];
+/// The sizes of the writes of streams.
+const STREAMS: [usize; 7] = [64, 512, 4096, 16384, 65536, 262_144, 1_048_576];
 
 /// One turn: each figure once. `turn` says which way comes first.
 fn turn(bench: &mut Bench, figures: &mut Figures, turn: usize) -> Result<(), String> {
@@ -253,74 +301,74 @@ fn turn(bench: &mut Bench, figures: &mut Figures, turn: usize) -> Result<(), Str
         ways
     };
     let all = [Way::Tcp, Way::Unix, Way::Moved, Way::Asleep];
-    for size in if bench.quick { &[8][..] } else { &[1, 8] } {
+    for size in if bench.quick { &[8][..] } else { &ROUNDS } {
         for how in ["block", "epoll"] {
             for way in ordered(&all) {
                 round(bench, figures, way, *size, how)?;
             }
         }
     }
-    let sizes: &[usize] = if bench.quick { &[65536] } else { &[64, 512, 4096, 16384, 65536, 262_144, 1_048_576] };
-    for size in sizes {
+    for size in if bench.quick { &[65536][..] } else { &STREAMS } {
         for way in ordered(&all) {
             stream(bench, figures, way, *size)?;
         }
     }
     for way in ordered(&[Way::Tcp, Way::Moved, Way::Asleep]) {
-        redis(bench, figures, way, 1)?;
+        programs::redis(bench, figures, way, 1)?;
     }
-    for way in ordered(&[Way::Tcp, Way::ClientOnly, Way::Moved, Way::ServerOnly, Way::Asleep]) {
-        redis(bench, figures, way, 50)?;
+    let sides = ordered(&[Way::Tcp, Way::ClientOnly, Way::Moved, Way::ServerOnly, Way::Asleep]);
+    for way in &sides {
+        programs::redis(bench, figures, *way, 50)?;
     }
-    if !bench.quick {
-        for (number, _) in programs::NAMES.iter().enumerate() {
-            for way in ordered(&[Way::Tcp, Way::Moved]) {
-                let figure = programs::run(bench, way, number)?;
-                figures.entry((Row::Other(number), way)).or_default().push(figure);
-            }
+    if bench.quick {
+        return Ok(());
+    }
+    for way in &sides {
+        programs::nginx(bench, figures, *way)?;
+    }
+    for way in &sides {
+        programs::pgbench(bench, figures, *way)?;
+    }
+    for way in ordered(&[Way::Tcp, Way::Moved, Way::Asleep]) {
+        programs::apache(bench, figures, way)?;
+    }
+    for how in ["block", "epoll"] {
+        for way in ordered(&[Way::Tcp, Way::Moved]) {
+            idle(bench, figures, way, how)?;
         }
     }
     Ok(())
 }
 
-/// Measure, print the figures and the ratios, and write the page if there is a path for it. After so many minutes no
-/// further turn begins. True if all musts are met.
+/// Measure, print the figures and the ratios, and write the page if there is a path for it. No turn begins that would
+/// not end within so many minutes. True if all musts are met.
 ///
 /// # Errors
 /// The thing that could not be built or run.
 pub fn measure(quick: bool, minutes: Option<u64>, to: Option<&str>) -> Result<bool, String> {
-    for kind in [&["--lib"][..], &["--example", "speed"]] {
-        let build = Program::new(env!("CARGO"), logs().join("sock-speed/build"))
-            .args(["build", "--release", "--package", "softrnic-sock-preload"])
-            .args(kind)
-            .dir(root());
-        let done = build.run(BUILD).map_err(|e| e.to_string())?;
-        if !done.ok() {
-            return Err(format!("cargo build: {}", done.verdict()));
-        }
+    let mut bench = Bench::new(quick)?;
+    if !quick {
+        programs::prepare(&bench)?;
     }
-    let home = target_dir().join("interop/sock-speed");
-    let _ = std::fs::remove_dir_all(&home);
-    std::fs::create_dir_all(&home).map_err(|e| format!("{}: {e}", home.display()))?;
-    let release = target_dir().join("release");
-    let (speed, library) = (release.join("examples/speed"), release.join("libsoftrnic_sock.so"));
-    let mut bench = Bench { speed, library, home, port: 21_000, quick };
     let speed = bench.speed.display().to_string();
     let mut limits: [Vec<f64>; 3] = Default::default();
     let began = Instant::now();
-    let (most, enough) = if quick { (7, 70) } else { (5, minutes.unwrap_or(10) * 60) };
+    let (most, enough) = if quick { (7, 90) } else { (5, minutes.unwrap_or(7) * 60) };
     let mut figures = Figures::new();
-    let mut turns = 0;
-    while turns < most && began.elapsed() < Duration::from_secs(enough) {
+    let (mut turns, mut longest) = (0, Duration::ZERO);
+    while turns < most && began.elapsed() + longest < Duration::from_secs(enough) {
+        let start = Instant::now();
         let told = numbers(&ran(bench.program(Way::Tcp, true, "limits", &[&speed, "limits"]))?.stdout)?;
         limits.iter_mut().zip(told).for_each(|(all, one)| all.push(one));
         turn(&mut bench, &mut figures, turns)?;
         turns += 1;
+        longest = longest.max(start.elapsed());
     }
-    let text = page::text(&figures, limits.each_ref().map(|all| median(all)), turns);
+    let limits = limits.each_ref().map(|all| median(all));
+    let text = page::text(&figures, limits, turns);
     println!("{text}");
     if let Some(path) = to {
-        page::write(path, &figures, &text)?;
+        page::write(Path::new(path), &figures, limits, &text)?;
     }
-    Ok(MUSTS.iter().all(|must| must.judge(&figures).is_some_and(|(_, met)| met)))
+    Ok(MUSTS.iter().filter(|must| !must.is_aim).all(|must| must.judge(&figures).map_or(quick, |(_, met)| met)))
 }
