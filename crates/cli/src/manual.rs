@@ -176,10 +176,10 @@ linked, or are not written in C and make system calls by themselves (Go), are su
         command: "sock",
         title: "What moves and what does not",
         text: "  moved     read, readv, recv, recvfrom, recvmsg, write, writev, send, sendto, sendmsg,
-            sendmmsg, recvmmsg without a timeout, sendfile of regular files;
+            sendmmsg, recvmmsg, sendfile of regular files, splice;
             poll, ppoll, select, pselect, epoll (level, edge, one shot); close, shutdown, dup,
             FIONREAD, SIOCOUTQ, MSG_PEEK, MSG_WAITALL, MSG_DONTWAIT, SO_RCVTIMEO, SO_SNDTIMEO
-  back      other recvmmsg and sendfile, splice, MSG_OOB, other flags, fdopen, dprintf, a copy
+  back      sendfile of other files, MSG_OOB, other flags, fdopen, dprintf, a copy
             as descriptor 0, 1 or 2, exec and posix_spawn with the descriptor open, SCM_RIGHTS,
             O_ASYNC, SO_RCVLOWAT, TCP_ULP, epoll sets in others or in a poll, EPOLLEXCLUSIVE:
             the connection is TCP again, for good, and the call works there

@@ -1,13 +1,13 @@
 //! Several messages at once: recvmmsg(2).
 
-use libc::{mmsghdr, timespec};
+use libc::mmsghdr;
 use verbs::Errno;
 
 use crate::data::{many, receive, with};
+use crate::kernel;
 use crate::next::{self, entries_if, fail};
-use crate::process;
 use crate::table::{self, Tag};
-use crate::work::Use;
+use crate::work::{Use, timespec};
 
 /// The headers of a call. `None`: the kernel has to refuse them.
 unsafe fn headers<'a>(all: *mut mmsghdr, count: u32) -> Option<&'a mut [mmsghdr]> {
@@ -23,27 +23,40 @@ fn done_or(done: u32, failed: i32) -> i32 {
     if done > 0 { done.cast_signed() } else { failed }
 }
 
-/// Whether the messages come by a connection of ours. One that must end at some time is left to the kernel.
-unsafe extern "C" fn recvmmsg_needs_us(
-    fd: i32,
-    all: *mut mmsghdr,
-    _count: u32,
-    _flags: i32,
-    time: *mut timespec,
-) -> i32 {
-    if table::tag(fd) == Tag::Unknown {
-        return 0;
-    }
-    if !time.is_null() || all.is_null() {
-        let error = next::errno();
-        process::leave_to_tcp(fd);
-        next::set_errno(error);
-        return 0;
-    }
-    1
+/// Whether the messages come by a connection of ours.
+unsafe extern "C" fn recvmmsg_needs_us(fd: i32, all: *mut mmsghdr) -> i32 {
+    i32::from(table::tag(fd) != Tag::Unknown && !all.is_null())
 }
 
-unsafe extern "C" fn recvmmsg_known(fd: i32, all: *mut mmsghdr, count: u32, flags: i32, time: *mut timespec) -> i32 {
+/// When the call's time is over: it is looked at behind each message, and ends no wait (recvmmsg(2), BUGS).
+struct Deadline(Option<u64>);
+
+impl Deadline {
+    /// The caller's time. `None`: it is none (EINVAL).
+    fn new(time: Option<&libc::timespec>) -> Option<Deadline> {
+        const SECOND: i64 = 1_000_000_000;
+        let Some(time) = time else { return Some(Deadline(None)) };
+        if time.tv_sec < 0 || !(0..SECOND).contains(&time.tv_nsec) {
+            return None;
+        }
+        let nanos = time.tv_sec.cast_unsigned().saturating_mul(SECOND.cast_unsigned());
+        let nanos = nanos.saturating_add(time.tv_nsec.cast_unsigned());
+        Some(Deadline(Some(kernel::now().saturating_add(nanos))))
+    }
+
+    /// Nanoseconds that are left; `None`: there is no end.
+    fn left(&self) -> Option<u64> {
+        self.0.map(|until| until.saturating_sub(kernel::now()))
+    }
+}
+
+unsafe extern "C" fn recvmmsg_known(
+    fd: i32,
+    all: *mut mmsghdr,
+    count: u32,
+    flags: i32,
+    time: *mut libc::timespec,
+) -> i32 {
     let by_kernel = |skip: u32, flags: i32| {
         let (all, time) = (all.wrapping_add(skip as usize), time.cast());
         // SAFETY: the caller's arguments; not more headers are left out than there are.
@@ -58,6 +71,9 @@ unsafe extern "C" fn recvmmsg_known(fd: i32, all: *mut mmsghdr, count: u32, flag
         {
             return fail(error.0) as i32;
         }
+        // SAFETY: the caller's time, or null, which the call may write.
+        let mut time = unsafe { time.as_mut() };
+        let Some(deadline) = Deadline::new(time.as_deref()) else { return fail(libc::EINVAL) as i32 };
         let (mut done, mut flags) = (0, flags);
         for header in headers {
             // SAFETY: as before.
@@ -81,6 +97,13 @@ unsafe extern "C" fn recvmmsg_known(fd: i32, all: *mut mmsghdr, count: u32, flag
             done += 1;
             if flags & libc::MSG_WAITFORONE != 0 {
                 flags |= libc::MSG_DONTWAIT;
+            }
+            // What is left is told, and 0 ends the call.
+            if let (Some(left), Some(time)) = (deadline.left(), time.as_mut()) {
+                **time = timespec(left);
+                if left == 0 {
+                    break;
+                }
             }
         }
         done.cast_signed()

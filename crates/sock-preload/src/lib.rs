@@ -30,6 +30,7 @@ mod sdp;
 mod sendfile;
 mod sets;
 mod spin;
+mod splice;
 mod status;
 mod table;
 mod waits;

@@ -168,17 +168,6 @@ pub fn send_by_tcp(fd: i32) {
     }
 }
 
-extern "C" fn before_splice(from: i32, _from_offset: usize, to: i32) {
-    let error = next::errno();
-    send_by_tcp(to);
-    leave_to_tcp(from);
-    next::set_errno(error);
-}
-
-entries_after! {
-    splice splice before_splice;
-}
-
 /// Runs before the program does.
 extern "C" fn start() {
     OWN.store(pid(), Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! sendfile(2): bytes of a file into a connection's memory.
+//! sendfile(2): bytes of a file into a connection's memory, or from a connection's memory into a pipe.
 
 use core::mem::MaybeUninit;
 use std::ffi::c_void;
@@ -7,7 +7,9 @@ use rustix::fs::{FileType, SeekFrom};
 
 use crate::data::{one, send_all, with};
 use crate::kernel::borrow;
-use crate::next::{self, entries, fail};
+use crate::next::{self, entries_if, fail};
+use crate::splice;
+use crate::table::{self, Tag};
 use crate::work::Use;
 
 /// Bytes that are read at once, onto the stack.
@@ -20,6 +22,11 @@ unsafe extern "C" fn sendfile_known(out: i32, file: i32, offset: *mut i64, count
     let by_kernel = || next::uncancelled(|| unsafe { next::sendfile()(out, file, offset.cast::<c_void>(), count) });
     if count == 0 {
         return by_kernel();
+    }
+    if matches!(table::tag(file), Tag::Shared(_)) {
+        // ESPIPE for a place in a socket, EINVAL where the other file is no pipe: the kernel says so.
+        let sent = if offset.is_null() { splice::send_connection(out, file, count) } else { None };
+        return sent.unwrap_or_else(by_kernel);
     }
     let by_ring = |connection: &Use| {
         // SAFETY: the caller's promise of sendfile(2): null, or an offset that may be written.
@@ -90,7 +97,12 @@ unsafe fn send_file(connection: &Use, file: i32, offset: *mut i64, count: usize)
     Some(sent as isize)
 }
 
-entries! {
-    sendfile sendfile sendfile_known;
-    sendfile64 sendfile sendfile_known;
+/// Whether one of the two is a connection that is known.
+unsafe extern "C" fn sendfile_needs_us(out: i32, file: i32) -> i32 {
+    i32::from(table::tag(out) != Tag::Unknown || matches!(table::tag(file), Tag::Shared(_)))
+}
+
+entries_if! {
+    sendfile sendfile sendfile_needs_us, sendfile_known;
+    sendfile64 sendfile sendfile_needs_us, sendfile_known;
 }

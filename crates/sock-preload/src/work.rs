@@ -453,7 +453,7 @@ pub fn timespec(nanos: u64) -> libc::timespec {
 
 /// Whether a call goes on after a signal's handler has run: signal(7), SA_RESTART. Which signal it was cannot be
 /// known; where handlers differ, the call ends.
-fn handlers_restart() -> bool {
+pub fn handlers_restart() -> bool {
     (1..=64).all(|signal| {
         // SAFETY: only zeroes and a query into a live local; numbers that are none fail.
         let action = unsafe {

@@ -82,6 +82,26 @@ fn receive(stream: &TcpStream, at: &mut u64, count: u64) {
     assert_eq!(*at, until);
 }
 
+/// The time of recvmmsg(2) is looked at behind each message, and is told what is left of it. Bytes are there; none are
+/// taken.
+fn timed(stream: &TcpStream) {
+    let call = |seconds, nanos| {
+        let mut buffers = [vec![0; 1], vec![0; 1]];
+        let mut parts = pieces(&mut buffers);
+        let mut all = headers(&mut parts);
+        let mut time = libc::timespec { tv_sec: seconds, tv_nsec: nanos };
+        // SAFETY: headers, buffers and a time that live until the call returns.
+        let got = unsafe { libc::recvmmsg(stream.as_raw_fd(), all.as_mut_ptr(), 2, libc::MSG_PEEK, &raw mut time) };
+        let error = std::io::Error::last_os_error().raw_os_error();
+        (if got < 0 { Err(error.unwrap()) } else { Ok(got) }, time.tv_sec, time.tv_nsec)
+    };
+    assert_eq!(call(0, 0), (Ok(1), 0, 0));
+    let (got, seconds, _) = call(1000, 0);
+    assert!(got == Ok(2) && (900..1000).contains(&seconds), "{got:?}, {seconds}");
+    assert_eq!(call(0, 1_000_000_000).0, Err(libc::EINVAL));
+    assert_eq!(call(-1, 0).0, Err(libc::EINVAL));
+}
+
 fn send_batch(stream: &TcpStream, at: &mut u64) -> u64 {
     let lengths = [5u64, 3000, 1, 20_000];
     let mut buffers = lengths.map(|length| {
@@ -170,6 +190,9 @@ fn batch(mut stream: TcpStream, moves: bool) {
         let count = send_batch(&stream, &mut sent);
         receive(&stream, &mut got, count);
     }
+    let count = send_batch(&stream, &mut sent);
+    timed(&stream);
+    receive(&stream, &mut got, count);
     send_file(&stream, &file(sent), &mut got);
     sent += FILE;
     // And without waiting: short counts.

@@ -325,6 +325,61 @@ fn sendfile(fd: i32, form: &str, data: &[u8]) -> (isize, String) {
     (got, places)
 }
 
+/// A pipe with room for anything, reading end first.
+fn pipe() -> [std::fs::File; 2] {
+    use std::os::fd::FromRawFd;
+    let mut ends = [0; 2];
+    // SAFETY: room for two descriptors, which are nobody else's.
+    unsafe {
+        assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
+        assert!(libc::fcntl(ends[0], libc::F_SETPIPE_SZ, 1 << 20) > 0);
+        ends.map(|end| std::fs::File::from_raw_fd(end))
+    }
+}
+
+fn set_error(error: std::io::Error) {
+    // SAFETY: the address of this thread's errno is always valid.
+    unsafe { *libc::__errno_location() = error.raw_os_error().unwrap_or(0) };
+}
+
+/// Sends what is in a pipe that nobody writes to, and perhaps more. Second: what is left in the pipe.
+fn splice_from(fd: i32, data: &[u8], more: usize) -> (isize, String) {
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+    let [mut from, mut to] = pipe();
+    to.write_all(data).unwrap();
+    drop(to);
+    let (null, len) = (std::ptr::null_mut(), data.len() + more);
+    // SAFETY: no places.
+    let got = unsafe { libc::splice(from.as_raw_fd(), null, fd, null, len, 0) };
+    let error = std::io::Error::last_os_error();
+    let mut left = Vec::new();
+    from.read_to_end(&mut left).unwrap();
+    drop(from);
+    set_error(error);
+    (got, format!(" left {}", left.len()))
+}
+
+/// Receives into a pipe, by splice(2) or sendfile(2), and from there into the buffer.
+fn splice_into(fd: i32, form: &str, buffer: &mut [u8]) -> isize {
+    use std::io::Read;
+    use std::os::fd::AsRawFd;
+    let [mut from, to] = pipe();
+    let null = std::ptr::null_mut();
+    // SAFETY: no places.
+    let got = unsafe {
+        match form {
+            "splice" => libc::splice(fd, null, to.as_raw_fd(), null, buffer.len(), 0),
+            _ => libc::sendfile(to.as_raw_fd(), fd, null, buffer.len()),
+        }
+    };
+    let error = std::io::Error::last_os_error();
+    from.read_exact(&mut buffer[..got.max(0) as usize]).unwrap();
+    drop((from, to));
+    set_error(error);
+    got
+}
+
 /// send END FD FORM LENGTH OFFSET SALT FLAGS
 fn send(fd: i32, words: &[&str]) -> String {
     let (length, offset, salt): (u64, u64, u64) = (number(words, 4), number(words, 5), number(words, 6));
@@ -358,6 +413,11 @@ fn send(fd: i32, words: &[&str]) -> String {
             "sendfile" | "sendfile-position" | "sendfile-short" => {
                 let (got, places) = sendfile(fd, words[3], &data);
                 more = places;
+                got
+            }
+            "splice" | "splice-more" => {
+                let (got, left) = splice_from(fd, &data, if words[3] == "splice" { 0 } else { 100 });
+                more = left;
                 got
             }
             other => panic!("{other}"),
@@ -400,12 +460,15 @@ fn receive(fd: i32, words: &[&str]) -> String {
                 *libc::__errno_location() = error;
                 got
             }
-            "recvmmsg" => {
+            "recvmmsg" | "recvmmsg-time" => {
                 let mut all = several(&mut parts);
-                let got = libc::recvmmsg(fd, all.as_mut_ptr(), 3, flags, std::ptr::null_mut());
+                let mut time = libc::timespec { tv_sec: 30, tv_nsec: 0 };
+                let time = if words[3] == "recvmmsg" { std::ptr::null_mut() } else { &raw mut time };
+                let got = libc::recvmmsg(fd, all.as_mut_ptr(), 3, flags, time);
                 more = told(got, &all);
                 got as isize
             }
+            "splice" | "sendfile" => splice_into(fd, words[3], &mut buffer),
             other => panic!("{other}"),
         }
     };

@@ -155,10 +155,11 @@ impl Maker {
             form = match form {
                 "sendmsg" | "sendmmsg" => newer.of(&["sendmsg", "sendmmsg", "sendmmsg-several"]),
                 "sendto" | "sendfile" => newer.of(&["sendto", "sendfile", "sendfile-position", "sendfile-short"]),
+                "writev" => newer.of(&["writev", "splice", "splice-more"]),
                 other => other,
             };
         }
-        let takes_flags = !form.starts_with("write") && !form.starts_with("sendfile");
+        let takes_flags = !["write", "sendfile", "splice"].iter().any(|call| form.starts_with(call));
         let flags = if takes_flags { self.random.of(&[0, 0, DONTWAIT, libc::MSG_NOSIGNAL]) } else { 0 };
         let offset = self.ends[end].sent;
         self.add(end, format!("send {end} {file} {form} {length} {offset} {end} {flags}"), true);
@@ -211,7 +212,12 @@ impl Maker {
             }
         }
         let is_several = form == "recvmsg" && !sends && self.newer.as_mut().is_some_and(|newer| newer.one_in(2));
-        let form = if is_several { "recvmmsg" } else { form };
+        let is_spliced = form == "readv" && !sends && self.newer.as_mut().is_some_and(|newer| newer.one_in(2));
+        let form = match form {
+            _ if is_several => self.newer.as_mut().map_or(form, |newer| newer.of(&["recvmmsg", "recvmmsg-time"])),
+            _ if is_spliced => self.newer.as_mut().map_or(form, |newer| newer.of(&["splice", "sendfile"])),
+            _ => form,
+        };
         if is_several && !self.ends[end].is_nonblocking && flags & DONTWAIT == 0 {
             // Only the first message is waited for.
             flags |= libc::MSG_WAITFORONE;
