@@ -121,17 +121,17 @@ unsafe fn answer(context: &Context, port: u8, wc: &ibv_wc, grh: *const ibv_grh) 
     (out.dlid, out.sl, out.src_path_bits, out.port_num) = (wc.slid, wc.sl, wc.dlid_path_bits, port);
     if wc.wc_flags & sys::IBV_WC_GRH == 0 {
         // Without a GRH there is no address on Ethernet.
-        return if nic.link_layer().is_infiniband() { Ok(out) } else { Err(Errno::EINVAL) };
+        return if nic.link_layer(context.kind()).is_infiniband() { Ok(out) } else { Err(Errno::EINVAL) };
     }
     // SAFETY: the caller's promise.
     let header = header(unsafe { argument(grh.cast::<[u8; 40]>()) }?)?;
-    let to_us = nic.gids().iter().position(|g| g.gid == header.destination);
+    let to_us = nic.gids(context.kind()).iter().position(|g| g.gid == header.destination);
     let index = match to_us {
         Some(index) => index,
         // The datagram went to a group: the answer comes from the table's first entry of the same family.
         None if header.destination.is_multicast() => {
             let v4 = header.source.ipv4().is_some();
-            nic.gids().iter().position(|g| g.gid.ipv4().is_some() == v4).unwrap_or(0)
+            nic.gids(context.kind()).iter().position(|g| g.gid.ipv4().is_some() == v4).unwrap_or(0)
         }
         None => return Err(Errno::EINVAL),
     };

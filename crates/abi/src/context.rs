@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use libc::c_int;
 use nic::Nic;
 use parking_lot::Mutex;
+use report::Device;
 use sys::{ibv_context, verbs_context};
 use verbs::{CtxId, Errno, MrId, PdId, Result};
 
@@ -64,10 +65,10 @@ pub struct Context {
 }
 
 impl Context {
-    /// Open the device.
-    pub fn open() -> Result<*mut ibv_context> {
+    /// Open a device.
+    pub fn open(kind: Device) -> Result<*mut ibv_context> {
         let nic = Nic::get()?;
-        let context = nic.open()?;
+        let context = nic.open(kind)?;
         let shared = Arc::new(Shared { context, handles: Mutex::default(), opens: AtomicU32::new(1) });
         OPEN.of(nic).lock().push(shared.clone());
         Ok(Self::create(nic, shared, None))
@@ -94,7 +95,7 @@ impl Context {
         let mut v = verbs_context::zeroed();
         table::fill(&mut v);
         v.sz = size_of::<verbs_context>();
-        v.context.device = device::the_device();
+        v.context.device = device::device(shared.context.device);
         v.context.cmd_fd = cmd_fd;
         v.context.async_fd = async_fd;
         v.context.num_comp_vectors = COMP_VECTORS;
@@ -138,6 +139,11 @@ impl Context {
     /// The NIC, for facts that never change (names, limits, addresses): a forked child may ask, too.
     pub fn facts(&self) -> &'static Nic {
         self.nic
+    }
+
+    /// The device.
+    pub fn kind(&self) -> Device {
+        self.shared.context.device
     }
 
     /// The NIC's number for this context.

@@ -115,6 +115,13 @@ impl Cq {
         if !(0..i64::from(COMP_VECTORS)).contains(&init.vector) {
             return Err(Errno::EINVAL);
         }
+        // Linux looks for the channel's descriptor among those of the context (lookup_get_fd_uobject).
+        // SAFETY: the caller's promise.
+        if let Ok(channel) = unsafe { object::<Channel, _>(init.channel) }
+            && channel.context()?.kind() != ctx.kind()
+        {
+            return Err(Errno::EBADF);
+        }
         let mut c = ibv_cq_ex::zeroed();
         c.context = context;
         c.channel = init.channel;

@@ -12,14 +12,9 @@ use crate::context::Context;
 use crate::entry::{Zeroed, minus_one, pointer, shielded, silent};
 use crate::hardware;
 
-/// The device that this process has.
-fn kind() -> Device {
-    report::Settings::of_process().device
-}
-
-/// True if the device is one of iWARP.
-pub fn is_iwarp() -> bool {
-    kind().is_iwarp()
+/// The devices that this process has.
+fn kinds() -> &'static [Device] {
+    report::Settings::of_process().devices.list()
 }
 
 /// `ibv_device` in front of zeros: direct-verbs libraries of vendors look at the bytes behind it, to see whether the
@@ -36,21 +31,23 @@ fn put(field: &mut [c_char], text: &str) {
     }
 }
 
-/// The one device. It is never freed: programs keep the pointer beyond `ibv_free_device_list`.
-pub fn the_device() -> *mut ibv_device {
-    static DEVICE: OnceLock<usize> = OnceLock::new();
-    *DEVICE.get_or_init(|| {
+/// The structure of a device. It is never freed: programs keep the pointer beyond `ibv_free_device_list`.
+pub fn device(kind: Device) -> *mut ibv_device {
+    static DEVICES: [OnceLock<usize>; 2] = [OnceLock::new(), OnceLock::new()];
+    *DEVICES[usize::from(kind.is_iwarp())].get_or_init(|| {
         let mut c = ibv_device::zeroed();
         c._ops._dummy1 = Some(no_open);
         c._ops._dummy2 = Some(no_close);
-        (c.node_type, c.transport_type) = match kind() {
+        (c.node_type, c.transport_type) = match kind {
             Device::Roce => (sys::IBV_NODE_CA, sys::IBV_TRANSPORT_IB),
             Device::Iwarp => (sys::IBV_NODE_RNIC, sys::IBV_TRANSPORT_IWARP),
         };
-        let name = kind().name();
+        let name = kind.name();
         put(&mut c.name, name);
         // The name of its command device, as in /sys/class/infiniband_verbs and /dev/infiniband.
-        let uverbs = format!("uverbs{}", view::tree::ViewInfo::probe(report::Settings::of_process()).uverbs_index());
+        let place = kinds().iter().position(|other| *other == kind).unwrap_or(0);
+        let infos = view::tree::ViewInfo::probe(report::Settings::of_process());
+        let uverbs = format!("uverbs{}", infos.get(place).map_or(0, view::tree::ViewInfo::uverbs_index));
         put(&mut c.dev_name, &uverbs);
         put(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/{uverbs}"));
         put(&mut c.ibdev_path, &format!("/sys/class/infiniband/{name}"));
@@ -64,8 +61,14 @@ unsafe extern "C" fn no_open(_device: *mut ibv_device, _cmd_fd: c_int) -> *mut i
 
 unsafe extern "C" fn no_close(_context: *mut ibv_context) {}
 
-fn known(device: *mut ibv_device) -> Result<()> {
-    if device == the_device() { Ok(()) } else { Err(Errno::EINVAL) }
+/// The place among this process's devices of the one with this structure. EINVAL: it has none such.
+fn place(c: *const ibv_device) -> Result<usize> {
+    kinds().iter().position(|kind| c == device(*kind).cast_const()).ok_or(Errno::EINVAL)
+}
+
+/// True if a device is this library's.
+pub fn is_ours(c: *const ibv_device) -> bool {
+    place(c).is_ok()
 }
 
 /// `ibv_get_device_list(3)`.
@@ -77,7 +80,7 @@ pub unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *m
         }
         Nic::get()?;
         let (others, count) = hardware::list();
-        let mut list = vec![the_device()];
+        let mut list: Vec<_> = kinds().iter().map(|kind| device(*kind)).collect();
         // SAFETY: rdma-core's list has `count` devices.
         list.extend((0..count).map(|i| unsafe { *others.add(i) }));
         if !num_devices.is_null() {
@@ -120,23 +123,20 @@ pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const 
 /// `ibv_get_device_guid(3)`: in network byte order; 0 on failure.
 pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     shielded(|| {
-        known(device)?;
+        place(device)?;
         Ok(Nic::get()?.guid().to_be())
     })
     .unwrap_or(0)
 }
 
-/// `ibv_get_device_index(3)`; -1 for a device that is not softrnic0.
+/// `ibv_get_device_index(3)`; -1 for a device that is not this library's.
 pub unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
-    if known(device).is_ok() { 0 } else { -1 }
+    place(device).map_or(-1, |place| place as c_int)
 }
 
 /// `ibv_open_device(3)`.
 pub unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    pointer(|| {
-        known(device)?;
-        Context::open()
-    })
+    pointer(|| Context::open(*kinds().get(place(device)?).ok_or(Errno::EINVAL)?))
 }
 
 /// `ibv_close_device(3)`.

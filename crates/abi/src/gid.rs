@@ -7,13 +7,17 @@ use sys::{IBV_GID_TYPE_IB, IBV_GID_TYPE_ROCE_V2, ibv_context, ibv_gid, ibv_gid_e
 use verbs::{Errno, Result};
 
 use crate::context::Context;
-use crate::device::is_iwarp;
 use crate::entry::{minus_one, number, output, set_errno, shielded};
 use crate::query::check_port;
 
+/// The GIDs of the context's device.
+fn gids(context: &Context) -> &'static [nic::GidEntry] {
+    context.facts().gids(context.kind())
+}
+
 fn entry(context: &Context, port: u32, index: u32) -> Result<ibv_gid_entry> {
     check_port(port)?;
-    let gids = context.facts().gids();
+    let gids = gids(context);
     match gids.get(index as usize) {
         Some(found) => Ok(convert(context, found, index)),
         None if (index as usize) < table_len(context) => Err(ENODATA),
@@ -26,12 +30,12 @@ const ENODATA: Errno = Errno(libc::ENODATA);
 
 /// Entries of the port's GID table: like an adapter's, it has room for more than the host has addresses.
 pub(crate) fn table_len(context: &Context) -> usize {
-    view::port::table_len(report::Settings::of_process().device, context.facts().gids().len())
+    view::port::table_len(context.kind(), gids(context).len())
 }
 
 /// True for GIDs of RoCE; those of InfiniBand and iWARP are of the first type (`rdma_gid_attr` in Linux).
 fn is_roce(context: &Context) -> bool {
-    !is_iwarp() && !context.facts().link_layer().is_infiniband()
+    !context.kind().is_iwarp() && !context.facts().link_layer(context.kind()).is_infiniband()
 }
 
 fn convert(context: &Context, found: &nic::GidEntry, index: u32) -> ibv_gid_entry {
@@ -97,7 +101,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
         }
         // SAFETY: live or NULL (man page).
         let context = unsafe { Context::of(context) }?;
-        let gids = context.facts().gids();
+        let gids = gids(context);
         if entries.is_null() || entry_size < size_of::<ibv_gid_entry>() || gids.len() > max_entries {
             return Err(Errno::EINVAL);
         }

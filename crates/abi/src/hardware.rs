@@ -19,7 +19,7 @@ use libc::{c_char, c_int, c_void};
 use sys::{ibv_async_event, ibv_context, ibv_device};
 use verbs::Errno;
 
-use crate::device::the_device;
+use crate::device;
 use crate::entry::set_errno;
 
 /// True if trampolines have to come here: there may be an adapter, or calls may fail deliberately, or neither has been
@@ -284,10 +284,10 @@ unsafe fn is_ours(first: *const c_void, owner: Owner) -> bool {
     unsafe {
         match owner {
             Owner::Nobody => true,
-            Owner::Device => first == the_device().cast(),
+            Owner::Device => device::is_ours(first.cast()),
             Owner::Context => {
                 let context = first.cast::<ibv_context>();
-                (*context).device == the_device()
+                device::is_ours((*context).device)
             }
             Owner::Object => is_ours((*first.cast::<*const ibv_context>()).cast(), Owner::Context),
             Owner::Event => {

@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use libc::c_int;
 use nic::Nic;
+use report::Device;
 use sys::{ibv_ah_attr, ibv_context};
 use verbs::{Errno, Gid, Result};
 
@@ -27,14 +28,15 @@ pub unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
 ) -> c_int {
     minus_one(|| {
         // SAFETY: live or NULL.
-        let nic = unsafe { Context::of(context) }?.nic()?;
+        let context = unsafe { Context::of(context) }?;
+        let (nic, kind) = (context.nic()?, context.kind());
         // SAFETY: the caller's structure or NULL.
         let to = attr::ah(unsafe { argument(c_attr) }?);
         check_port(to.port_num.into())?;
-        if nic.link_layer().is_infiniband() {
+        if nic.link_layer(kind).is_infiniband() {
             return Err(Errno::EINVAL);
         }
-        let from = nic.gids().get(usize::from(to.sgid_index)).ok_or(Errno::EINVAL)?;
+        let from = nic.gids(kind).get(usize::from(to.sgid_index)).ok_or(Errno::EINVAL)?;
         if eth_mac.is_null() {
             return Err(Errno::EINVAL);
         }
@@ -55,7 +57,7 @@ fn resolve(nic: &Nic, gid: &Gid, ifname: &str) -> Result<[u8; 6]> {
     if gid.is_multicast() {
         return Ok(multicast(ip));
     }
-    if let Some(own) = nic.gids().iter().find(|g| g.gid == *gid) {
+    if let Some(own) = nic.gids(Device::Roce).iter().find(|g| g.gid == *gid) {
         return mac_of(&own.ifname).ok_or(Errno::EHOSTUNREACH);
     }
     match ip {

@@ -3,11 +3,11 @@
 use core::mem::{offset_of, size_of};
 
 use libc::{c_int, c_void, size_t};
+use report::Device;
 use sys::*;
 use verbs::{Errno, LinkLayer, Result, limits};
 
 use crate::context::Context;
-use crate::device::is_iwarp;
 use crate::dm;
 use crate::entry::{Zeroed, minus_one, number, output};
 
@@ -36,7 +36,7 @@ const _: () = assert!(
 );
 
 /// The attributes for [`ibv_query_device`].
-fn device_attr(guid: u64) -> ibv_device_attr {
+fn device_attr(kind: Device, guid: u64) -> ibv_device_attr {
     let rd_atomic = u64::from(limits::MAX_RD_ATOMIC);
     let attr = ibv_device_attr {
         fw_ver: text(env!("CARGO_PKG_VERSION")),
@@ -72,7 +72,7 @@ fn device_attr(guid: u64) -> ibv_device_attr {
         phys_port_cnt: 1,
         ..ibv_device_attr::zeroed()
     };
-    if !is_iwarp() {
+    if !kind.is_iwarp() {
         return attr;
     }
     // What RFC 5040 does not have: atomics, windows, datagrams, XRC.
@@ -89,7 +89,7 @@ fn device_attr(guid: u64) -> ibv_device_attr {
     }
 }
 
-fn device_attr_ex(guid: u64) -> ibv_device_attr_ex {
+fn device_attr_ex(kind: Device, guid: u64) -> ibv_device_attr_ex {
     let both = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
     let reliable = both
         | IBV_ODP_SUPPORT_WRITE
@@ -97,7 +97,7 @@ fn device_attr_ex(guid: u64) -> ibv_device_attr_ex {
         | IBV_ODP_SUPPORT_ATOMIC
         | IBV_ODP_SUPPORT_FLUSH
         | IBV_ODP_SUPPORT_ATOMIC_WRITE;
-    let orig_attr = device_attr(guid);
+    let orig_attr = device_attr(kind, guid);
     let mut attr = ibv_device_attr_ex {
         orig_attr,
         completion_timestamp_mask: limits::TIMESTAMP_MASK,
@@ -108,7 +108,7 @@ fn device_attr_ex(guid: u64) -> ibv_device_attr_ex {
         phys_port_cnt_ex: 1,
         ..ibv_device_attr_ex::zeroed()
     };
-    if is_iwarp() {
+    if kind.is_iwarp() {
         (attr.max_dm_size, attr.cq_mod_caps.max_cq_count, attr.cq_mod_caps.max_cq_period) = (0, u16::MAX, u16::MAX);
         return attr;
     }
@@ -125,9 +125,10 @@ fn device_attr_ex(guid: u64) -> ibv_device_attr_ex {
 pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     number(|| {
         // SAFETY: live or NULL (man page).
-        let nic = unsafe { Context::of(context) }?.facts();
+        let context = unsafe { Context::of(context) }?;
+        let kind = context.kind();
         // SAFETY: the caller's structure or NULL.
-        *unsafe { output(attr) }? = device_attr(nic.guid());
+        *unsafe { output(attr) }? = device_attr(kind, context.facts().guid());
         Ok(())
     })
 }
@@ -148,8 +149,9 @@ pub unsafe extern "C" fn query_device_ex(
             return Err(Errno::EINVAL);
         }
         // SAFETY: live or NULL (man page).
-        let nic = unsafe { Context::of(context) }?.facts();
-        let all = device_attr_ex(nic.guid());
+        let context = unsafe { Context::of(context) }?;
+        let kind = context.kind();
+        let all = device_attr_ex(kind, context.facts().guid());
         // SAFETY: the caller has `size` bytes there.
         unsafe { copy_out(&all, attr.cast(), size) };
         Ok(())
@@ -191,7 +193,7 @@ const SUBNET_TIMEOUT: u8 = 18;
 
 fn port_attr(context: &Context) -> ibv_port_attr {
     let down = nic::faults::port_is_down();
-    let link_layer = context.facts().link_layer();
+    let link_layer = context.facts().link_layer(context.kind());
     let attr = ibv_port_attr {
         state: if down { IBV_PORT_DOWN } else { IBV_PORT_ACTIVE },
         max_mtu: IBV_MTU_4096,

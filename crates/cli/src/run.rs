@@ -9,7 +9,7 @@ use std::process::{Command, ExitCode};
 
 use clap::Args;
 use report::settings::variable;
-use report::{Device, Settings};
+use report::{Devices, Settings};
 use rustix::process::{getegid, geteuid};
 use taps::pcap::Prepared;
 
@@ -53,9 +53,10 @@ pub struct Options {
     /// talk to each other need the same
     #[arg(long, value_name = "LAYER", value_parser = ["ethernet", "infiniband"])]
     link_layer: Option<String>,
-    /// The device: softrnic0 (roce), whose peers are processes of this host, or softiw0 (iwarp), whose connections are
-    /// TCP connections, also to other hosts. Programs that talk to each other need the same
-    #[arg(long, value_name = "DEVICE", value_parser = ["roce", "iwarp"], conflicts_with = "link_layer")]
+    /// The device: softrnic0 (roce), whose peers are processes of this host; softiw0 (iwarp), whose connections are
+    /// TCP connections, also to other hosts; or both (all): librdmacm takes softiw0 for peers on other hosts. Programs
+    /// that talk to each other need a device in common
+    #[arg(long, value_name = "DEVICE", value_parser = ["roce", "iwarp", "all"], conflicts_with = "link_layer")]
     device: Option<String>,
     /// Keep the host's RDMA adapters visible beside softrnic0; librdmacm's functions use softrnic0 only
     #[arg(long)]
@@ -205,13 +206,12 @@ fn view(options: &Options) -> Result<PathBuf, String> {
         Some(_) => verbs::LinkLayer::Ethernet,
         None => view::port::link_layer(settings),
     };
-    let device = match options.device.as_deref() {
-        Some(report::settings::IWARP) => Device::Iwarp,
-        Some(_) => Device::Roce,
-        None => settings.device,
+    let devices = match options.device.as_deref() {
+        Some(text) => Devices::of_text(Some(text)),
+        None => settings.devices,
     };
-    let info = view::tree::ViewInfo::of(device, link_layer, options.with_hardware || settings.with_hardware);
-    view::place::make(&info, settings).map_err(|error| {
+    let infos = view::tree::ViewInfo::of(devices, link_layer, options.with_hardware || settings.with_hardware);
+    view::place::make(&infos, settings).map_err(|error| {
         format!(
             "cannot make the files for /sys/class/infiniband in XDG_RUNTIME_DIR, TMPDIR, /tmp, /dev/shm or \
             /var/tmp: {error}"

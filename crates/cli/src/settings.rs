@@ -25,10 +25,10 @@ pub const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: variable::DEVICE,
-        values: "roce, iwarp",
+        values: "roce, iwarp, all",
         about: "roce (the default): the device is softrnic0, whose peers are processes of this host. iwarp: it is \
             softiw0, whose connections are TCP connections, also to other hosts, and to the iWARP devices of others. \
-            The option --device of run sets it.",
+            all: both; librdmacm takes softiw0 for peers on other hosts. The option --device of run sets it.",
     },
     Setting {
         name: variable::FAULT,

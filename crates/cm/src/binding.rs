@@ -3,11 +3,13 @@
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use report::Device;
 use verbs::{Errno, Result};
 
 use crate::event::{Event, EventKind};
 use crate::ids::{IdKey, Listener, Phase, State};
 use crate::links::Token;
+use crate::manager::port_space;
 use crate::names::{Claim, is_wildcard};
 use crate::ports::at_port;
 use crate::prepare::{Prepared, Stop};
@@ -33,7 +35,8 @@ impl State {
         }
         let (claim, space) = (entry.claim(addr), entry.port_space);
         let wildcard = is_wildcard(addr);
-        let is_inner = self.is_iwarp() && addr.ip().is_loopback();
+        let first = self.nic.settings().devices.first();
+        let is_inner = first.is_iwarp() && addr.ip().is_loopback();
         if !wildcard && !self.serves(space) {
             return Err(Errno::ENODEV.into());
         }
@@ -50,7 +53,7 @@ impl State {
         entry.port = Some(port);
         // Linux ties no device of iWARP to `lo`. Programs that look for an address which peers reach (libfabric) take
         // one of the interfaces if the id of a loopback address has no device.
-        entry.device = !wildcard && !is_inner;
+        entry.device = (!wildcard && !is_inner).then_some(first);
         entry.phase = Phase::Bound;
         Ok(())
     }
@@ -116,7 +119,12 @@ impl State {
             self.tell(id, Event::with_status(EventKind::AddrError, -Errno::ENODEV.0));
             return Ok(());
         }
-        let wire = if self.is_iwarp() { Wire::Tcp } else { route.wire };
+        // softrnic0 reaches this host. What it does not reach is softiw0's, if that is there and has the port space.
+        let (device, wire) = match route.wire {
+            Wire::Host if self.has(Device::Roce) => (Device::Roce, Wire::Host),
+            _ if self.has(Device::Iwarp) && space == port_space::TCP => (Device::Iwarp, Wire::Tcp),
+            wire => (Device::Roce, wire),
+        };
         if nic::faults::is_removed() {
             // Linux finds this error while it resolves, but for loopback addresses, which need no resolution.
             if route.dst.ip().is_loopback() {
@@ -129,7 +137,7 @@ impl State {
         entry.src = Some(at_port(&route.src, from.port()));
         entry.dst = Some(route.dst);
         entry.wire = wire;
-        entry.device = true;
+        entry.device = Some(device);
         entry.phase = Phase::AddrResolved;
         let src = at_port(&route.src, from.port());
         self.change_claim_of(id, |claim| claim.addr = src)?;

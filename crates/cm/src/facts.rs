@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use report::Device;
 use report::facts::{Cm as CmFacts, CmId, CmState};
 use report::streams::Starting;
 use report::text::screaming;
@@ -47,6 +48,7 @@ impl State {
         let unread = id.channel.queue.lock();
         CmId {
             number: key.0,
+            iwarp: id.device.is_some_and(Device::is_iwarp),
             port_space: id.port_space,
             phase: phase(id.phase).into(),
             handshake: handshake.map(state),

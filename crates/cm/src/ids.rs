@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use memory::fds::{FdSet, TrackedFd};
 use nic::Nic;
+use report::Device;
 use verbs::{Errno, Result};
 
 use crate::channel::{Channel, Queued};
@@ -55,7 +56,8 @@ pub(crate) struct Id {
     pub phase: Phase,
     pub src: Option<SocketAddr>,
     pub dst: Option<SocketAddr>,
-    pub device: bool,
+    /// The device that the id is on.
+    pub device: Option<Device>,
     /// True if the device was removed from the id: all calls but its destruction fail.
     pub removed: bool,
     pub wire: Wire,
@@ -155,7 +157,7 @@ impl State {
             phase: Phase::Idle,
             src: None,
             dst: None,
-            device: false,
+            device: None,
             removed: false,
             wire: Wire::None,
             options: Options::default(),

@@ -18,7 +18,7 @@ impl Cm {
 
 impl State {
     fn incident(&mut self, incident: DeviceFault) {
-        let on_it = self.ids.iter().filter(|(_, id)| id.device && !id.removed);
+        let on_it = self.ids.iter().filter(|(_, id)| id.device.is_some() && !id.removed);
         let mut ids: Vec<IdKey> = on_it.map(|(key, _)| *key).collect();
         // Keys are given out in ascending order, so this is the order in which the ids were made.
         ids.sort_unstable();

@@ -11,6 +11,7 @@ use std::os::fd::AsFd;
 
 use memory::deferred_close;
 use memory::fds::TrackedFd;
+use report::Device;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use verbs::{Errno, Result};
 
@@ -231,7 +232,7 @@ impl State {
 
     fn write_down(&self, Served { src, dst, service, asked }: Served, message: &Message) {
         let entry = self.ids.get(&IdKey(message.from));
-        let gids = self.nic.gids();
+        let gids = self.nic.gids(Device::Roce);
         let ends = Ends {
             source: gid_of(gids, &src).1,
             dest: gid_of(gids, &dst).1,

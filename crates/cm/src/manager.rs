@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use nic::Nic;
 use parking_lot::{Mutex, MutexGuard};
+use report::Device;
 use verbs::{Errno, Gid, LinkLayer, Result};
 
 use crate::channel::{Channel, Got, Queued};
@@ -69,8 +70,8 @@ pub struct View {
     pub src: Option<SocketAddr>,
     /// The peer's address.
     pub dst: Option<SocketAddr>,
-    /// True if the id is bound to the device.
-    pub device: bool,
+    /// The device that the id is on.
+    pub device: Option<Device>,
     /// The port's link layer.
     pub link_layer: LinkLayer,
     /// Row of the GID table that stands for `src`.
@@ -342,7 +343,8 @@ impl Cm {
     pub fn view(&self, id: IdKey) -> Result<View> {
         let state = self.lock();
         let entry = state.ids.get(&id).ok_or(Errno::ENOENT)?;
-        let gids = state.nic.gids();
+        let device = entry.device.unwrap_or(state.nic.settings().devices.first());
+        let gids = state.nic.gids(device);
         let gid = |addr: Option<SocketAddr>| match addr {
             Some(addr) if !is_wildcard(&addr) => route::gid_of(gids, &addr),
             _ => (0, Gid::ZERO),
@@ -352,11 +354,11 @@ impl Cm {
             src: entry.src,
             dst: entry.dst,
             device: entry.device,
-            link_layer: state.nic.link_layer(),
+            link_layer: state.nic.link_layer(device),
             sgid_index,
             sgid,
             // The GID of a peer of iWARP is its hardware address, which this side does not know.
-            dgid: if state.is_iwarp() { Gid::ZERO } else { gid(entry.dst).1 },
+            dgid: if device.is_iwarp() { Gid::ZERO } else { gid(entry.dst).1 },
             routed: matches!(entry.phase, Phase::RouteResolved | Phase::Connect),
             conn: match &entry.mpa {
                 Some(mpa) => Some((mpa.state(), mpa.local.clone(), mpa.remote.clone())),
@@ -375,7 +377,7 @@ impl Cm {
         let mut state = self.lock();
         let entry = state.id(id)?;
         let phase = matches!(entry.phase, Phase::Bound | Phase::AddrResolved | Phase::RouteResolved);
-        if phase && entry.qp_type == UD && entry.device { Ok(()) } else { Err(Errno::EINVAL) }
+        if phase && entry.qp_type == UD && entry.device.is_some() { Ok(()) } else { Err(Errno::EINVAL) }
     }
 
     /// Put an event that the library or the program made into the id's channel.

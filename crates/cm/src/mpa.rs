@@ -15,6 +15,7 @@ use iwarp::mpa::initiator::Answer;
 use iwarp::mpa::start::ReadyKinds;
 use iwarp::mpa::{Agreed, Failure, Initiator, Responder, Role, Wishes};
 use memory::fds::TrackedFd;
+use report::Device;
 use verbs::{Errno, Result};
 
 use crate::channel::Queued;
@@ -99,14 +100,14 @@ fn with_data(event: Event, data: &[u8]) -> Event {
 }
 
 impl Manager {
-    /// True if the device is one of iWARP.
-    pub(crate) fn is_iwarp(&self) -> bool {
-        self.nic.settings().device.is_iwarp()
+    /// True if this process has a device.
+    pub(crate) fn has(&self, device: Device) -> bool {
+        self.nic.settings().devices.has(device)
     }
 
-    /// True if the device serves ids of this port space: that of iWARP has connections only.
+    /// True if a device serves ids of this port space: softiw0 has connections only.
     pub(crate) fn serves(&self, space: u16) -> bool {
-        !self.is_iwarp() || space == port_space::TCP
+        self.has(Device::Roce) || space == port_space::TCP
     }
 
     fn wishes(&self, role: Role) -> Wishes {
@@ -119,15 +120,17 @@ impl Manager {
         self.wishes(Role::Responder)
     }
 
-    /// Listen at the TCP port of a listener's number, on a device of iWARP.
+    /// Listen at the TCP port of a listener's number, for softiw0. A listener of another port space has none, if
+    /// another device serves it.
     pub(crate) fn listen_tcp(&mut self, id: IdKey, backlog: i32) -> Result<Option<TrackedFd>> {
-        if !self.is_iwarp() {
+        if !self.has(Device::Iwarp) {
             return Ok(None);
         }
-        let entry = self.id(id)?;
-        if entry.port_space != port_space::TCP {
-            return Err(Errno::ENODEV);
+        let space = self.id(id)?.port_space;
+        if space != port_space::TCP {
+            return if self.serves(space) { Ok(None) } else { Err(Errno::ENODEV) };
         }
+        let entry = self.id(id)?;
         let addr = entry.src.ok_or(Errno::EINVAL)?;
         let socket = tcp::listen(&addr, entry.only, if backlog > 0 { backlog } else { 1024 })?;
         let socket = TrackedFd::new(socket, self.fds());
@@ -265,7 +268,7 @@ impl Manager {
         if let Some(entry) = self.ids.get_mut(&child) {
             entry.phase = Phase::Connect;
             (entry.src, entry.dst) = (Some(ends.0), Some(ends.1));
-            (entry.device, entry.wire) = (true, Wire::Tcp);
+            (entry.device, entry.wire) = (Some(Device::Iwarp), Wire::Tcp);
             entry.options = Options { reuse: false, ..options };
             entry.mpa = Some(Mpa::new(State::Asked, Half::default(), key));
             entry.known = false;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use report::Device;
 use verbs::{Errno, Result};
 
 use crate::channel::Queued;
@@ -48,6 +49,17 @@ impl State {
         let entry = self.id(id)?;
         entry.conn = Some(conn);
         entry.phase = Phase::Connect;
+        if wire == Wire::None && self.has(Device::Iwarp) {
+            report::log_once(
+                report::Matter::OtherHost,
+                format_args!(
+                    "rdma_connect to {dst}: it is no address of this network namespace. softiw0, which reaches other \
+                     hosts, has connections of RDMA_PS_TCP only"
+                ),
+            );
+            self.with_conn(id, |conn, _, out| conn.unreachable(out));
+            return Ok(());
+        }
         if wire == Wire::None {
             report::log_once(
                 report::Matter::OtherHost,
@@ -267,8 +279,8 @@ impl State {
             Body::Req { service, .. } | Body::SidrReq { service, .. } => service,
             _ => return,
         };
-        // A device of iWARP is reached by TCP only.
-        let is_host = !self.is_iwarp();
+        // softiw0 is reached by TCP only.
+        let is_host = self.has(Device::Roce);
         let hears = |entry: &Id| {
             is_host
                 && entry.phase == Phase::Listen
@@ -329,7 +341,7 @@ impl State {
         if let Some(entry) = self.ids.get_mut(&child) {
             entry.phase = Phase::Connect;
             (entry.src, entry.dst) = (Some(service.dst), Some(service.src));
-            (entry.device, entry.wire) = (true, Wire::Host);
+            (entry.device, entry.wire) = (Some(Device::Roce), Wire::Host);
             entry.options = Options { reuse: false, ..options };
             entry.conn = Some(conn);
             (entry.link, entry.peer) = (Some(link), from);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use iwarp::rdmap::{End, Reason};
 use report::facts::{
-    self, AckWait, Adapter, CountWait, Head, Link, Pd, Peer, Port, Qp as QpFacts, RnrWait, Rq, Sq, Srq, Waits,
+    self, AckWait, Adapter, CountWait, Head, Link, Pd, Peer, Port, Qp as QpFacts, RnrWait, Rq, Softiw0, Sq, Srq, Waits,
 };
 use report::streams;
 use verbs::{CqId, MrId, Opcode, QpId, QpState, QpType, SendFlags};
@@ -62,9 +62,26 @@ impl<P: Env> Engine<P> {
                 })
                 .collect(),
             links: self.named_links(),
+            softiw0: self.softiw0(),
             strangers: self.strangers,
             port: Port { qps, ..Port::default() },
             ..Adapter::default()
+        }
+    }
+
+    /// The objects of contexts of iWARP.
+    fn softiw0(&self) -> Softiw0 {
+        if !self.has_iwarp {
+            return Softiw0::default();
+        }
+        let qps = self.qps.iter().filter(|(_, qp)| qp.is_iwarp).map(|(_, qp)| qp.qpn.get()).collect();
+        Softiw0 {
+            contexts: self.ctxs.iter().filter(|(_, ctx)| ctx.is_iwarp).count() as u32,
+            pds: self.pds.iter().filter(|(_, pd)| self.is_iwarp(pd.ctx)).map(|(id, _)| id.index).collect(),
+            mrs: self.mem.mrs.iter().filter(|(_, mr)| self.is_iwarp(mr.ctx)).map(|(id, _)| id.index).collect(),
+            qps,
+            cqs: self.done.cqs.iter().filter(|(_, cq)| self.is_iwarp(cq.ctx)).map(|(id, _)| id.index).collect(),
+            srqs: self.srqs.iter().filter(|(_, srq)| self.is_iwarp(srq.ctx)).map(|(id, _)| id.index).collect(),
         }
     }
 
@@ -140,7 +157,7 @@ impl<P: Env> Engine<P> {
             send_cq: qp.init.send_cq.filter(|_| qp.init.qp_type.sends()).map(|cq| cq.index),
             recv_cq: qp.init.recv_cq.filter(|_| qp.init.qp_type.receives()).map(|cq| cq.index),
             srq: qp.init.srq.map(|srq| srq.index),
-            peer: (connected && !self.is_iwarp).then(|| Peer {
+            peer: (connected && !qp.is_iwarp).then(|| Peer {
                 gid: qp.attr.ah.dgid.ip().to_string(),
                 qpn: qp.attr.dest_qp_num,
                 link: qp.link.map(|link| link.0),

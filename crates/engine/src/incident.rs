@@ -38,7 +38,7 @@ impl<P: Env> Engine<P> {
 
     /// Tells every context of an incident at the port or the device.
     pub fn tell_all(&mut self, kind: EventKind, source: EventSource) {
-        for (ctx, ()) in self.ctxs.iter() {
+        for (ctx, _) in self.ctxs.iter() {
             self.done.async_event(ctx, kind, source, 0);
         }
     }

@@ -68,6 +68,13 @@ use slab::Slab;
 use wq::cq::Completions;
 use wq::rq::Srq;
 
+/// A context.
+#[derive(Default)]
+pub(crate) struct Ctx {
+    /// Its queue pairs are those of iWARP.
+    is_iwarp: bool,
+}
+
 pub(crate) struct Pd {
     ctx: CtxId,
     /// Objects that belong to the domain.
@@ -90,7 +97,7 @@ pub(crate) struct Xrcd {
 /// A channel adapter: all verbs objects of one process.
 pub struct Engine<P: Env> {
     env: P,
-    ctxs: Slab<CtxId, ()>,
+    ctxs: Slab<CtxId, Ctx>,
     pds: Slab<PdId, Pd>,
     mem: Regions,
     done: Completions,
@@ -160,8 +167,8 @@ pub struct Engine<P: Env> {
     gone: report::facts::QpCounters,
     /// Words for new queue pairs' tickets.
     tickets: Vec<&'static std::sync::atomic::AtomicU64>,
-    /// The queue pairs are those of iWARP (`rdmap`).
-    is_iwarp: bool,
+    /// Some context is one of iWARP (`rdmap`), or was.
+    has_iwarp: bool,
     /// Queue pairs over TCP connections that have something to send, or have ended.
     streams: VecDeque<QpId>,
     /// The buffer of the connection that sends next.
@@ -219,7 +226,7 @@ impl<P: Env> Engine<P> {
             served: 0,
             gone: Default::default(),
             tickets: Vec::new(),
-            is_iwarp: false,
+            has_iwarp: false,
             streams: VecDeque::new(),
             spare_output: rdmap::Output::default(),
             streams_copied: false,

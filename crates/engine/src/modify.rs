@@ -35,7 +35,7 @@ impl<P: Env> Engine<P> {
     }
 
     fn modify(&mut self, qp: &mut Qp, attr: &QpAttr, mask: M, now: Nanos) -> Result<()> {
-        if self.is_iwarp {
+        if qp.is_iwarp {
             return self.modify_iwarp(qp, attr, mask, now);
         }
         // Programs set both sides of an XRC connection alike. Linux removes attributes without a meaning for a side

@@ -14,12 +14,12 @@ mod xrcd;
 use verbs::{AhId, CqId, CtxId, Errno, MrId, MwId, PdId, QpId, Result, SrqId, XrcdId};
 use wire::Env;
 
-use crate::Engine;
+use crate::{Ctx, Engine};
 
 impl<P: Env> Engine<P> {
     /// Opens a context.
     pub fn open_ctx(&mut self) -> Result<CtxId> {
-        self.ctxs.insert(()).ok_or(Errno::ENOMEM)
+        self.ctxs.insert(Ctx::default()).ok_or(Errno::ENOMEM)
     }
 
     /// Closes a context, and destroys what its program left behind.

@@ -212,6 +212,8 @@ pub(crate) struct Qp {
     pub unreliable: Unreliable,
     /// The TCP connection of a queue pair of iWARP.
     pub stream: Option<Box<StreamState>>,
+    /// The queue pair is one of iWARP: packets do not reach it.
+    pub is_iwarp: bool,
 
     // ---- scheduling ----
     pub queued: bool,

@@ -85,8 +85,9 @@ impl<P: Env> Engine<P> {
             qp.from = Some(link);
             return true;
         }
-        if qp.init.qp_type == QpType::Ud || matches!(qp.state, QpState::Reset | QpState::Init | QpState::Err) {
-            return false; // not connected: nothing to be heard but datagrams, and those went another way
+        let is_apart = qp.init.qp_type == QpType::Ud || qp.is_iwarp; // datagrams went another way
+        if is_apart || matches!(qp.state, QpState::Reset | QpState::Init | QpState::Err) {
+            return false;
         }
         self.find_link(qp);
         if qp.init.qp_type == QpType::Uc && qp.same_host.exported.is_none() {

@@ -26,8 +26,8 @@ use view::tree::ViewInfo;
 
 /// The sources of the answers.
 pub trait World {
-    /// The device, as this host and the environment have it.
-    fn info(&self) -> ViewInfo;
+    /// The devices, as this host and the environment have them.
+    fn infos(&self) -> Vec<ViewInfo>;
     /// The reports of the processes that have the device open.
     fn reports(&self) -> Vec<Report>;
     /// The kernel's answer to a request, datagram by datagram; `None` where real adapters are not to be seen, or there

@@ -105,28 +105,28 @@ impl Request<'_> {
         if self.header.kind >> 10 != NLDEV {
             return kernel().ok_or(Errno::INVAL);
         }
-        let device = || {
-            let info = world.info();
-            let index = free_index(&info, world, self.header.seq);
-            Device { info, index }
+        let devices = || {
+            let infos = world.infos();
+            let first = free_index(&infos, world, self.header.seq);
+            infos.into_iter().map(move |info| Device { index: first.saturating_add(info.place), info })
         };
         let named = message::number(self.body, attr::DEV_INDEX);
         let command = self.command();
         let for_all = matches!(command, cmd::GET | cmd::RES_GET) && self.is_dump();
         match (for_all, named) {
             (true, _) => {
-                let mut messages = self.answer_for(&device(), world)?;
+                let mut messages = Vec::new();
+                for device in devices() {
+                    messages.extend(self.answer_for(&device, world)?);
+                }
                 let real = world.kernel(self.whole).unwrap_or_default();
                 messages.extend(self.readdressed(&real).into_iter().filter(|one| !is_end(one)));
                 Ok(Reply::Own(messages))
             }
-            (false, Some(index)) => {
-                let device = device();
-                match index == device.index {
-                    true => self.answer_for(&device, world).map(Reply::Own),
-                    false => kernel().ok_or(Errno::INVAL),
-                }
-            }
+            (false, Some(index)) => match devices().find(|device| device.index == index) {
+                Some(device) => self.answer_for(&device, world).map(Reply::Own),
+                None => kernel().ok_or(Errno::INVAL),
+            },
             (false, None) => match kernel() {
                 Some(reply) => Ok(reply),
                 None => self.answer_for_none().map(Reply::Own),
@@ -159,7 +159,7 @@ impl Request<'_> {
     }
 
     fn answer_for(&self, device: &Device, world: &dyn World) -> Answer {
-        let reports = || world.reports();
+        let reports = || world.reports().iter().map(|report| report.of_device(device.info.device)).collect::<Vec<_>>();
         match (self.command(), self.is_dump()) {
             (cmd::GET, _) => Ok(vec![self.device(device)]),
             (cmd::PORT_GET, dump) => {
@@ -192,7 +192,11 @@ impl Request<'_> {
     fn device(&self, device: &Device) -> Vec<u8> {
         let mut answer = self.about(device);
         answer.u32(attr::PORT_INDEX, PORT); // the last port's number
-        answer.u64(attr::CAP_FLAGS, verbs::limits::DEVICE_CAP_FLAGS.into());
+        let flags = match device.info.device {
+            Kind::Iwarp => verbs::limits::IWARP_CAP_FLAGS,
+            Kind::Roce => verbs::limits::DEVICE_CAP_FLAGS,
+        };
+        answer.u64(attr::CAP_FLAGS, flags.into());
         answer.text(attr::FW_VERSION, FW_VER);
         answer.u64(attr::NODE_GUID, device.info.guid);
         answer.u64(attr::SYS_IMAGE_GUID, device.info.guid);
@@ -265,9 +269,9 @@ fn is_end(whole: &[u8]) -> bool {
     message::messages(whole).next().is_none_or(|(header, _)| matches!(header.kind, message::DONE | ERROR))
 }
 
-/// The device's index: 0, or the first that no real adapter in sight has.
-fn free_index(info: &ViewInfo, world: &dyn World, seq: u32) -> u32 {
-    if info.hardware.devices.is_empty() {
+/// The first device's index: 0, or the first behind those of the real adapters in sight.
+fn free_index(infos: &[ViewInfo], world: &dyn World, seq: u32) -> u32 {
+    if infos.iter().all(|info| info.hardware.devices.is_empty()) {
         return 0;
     }
     let header = Header { kind: NLDEV << 10 | cmd::GET, flags: REQUEST | DUMP, seq, port: 0 };

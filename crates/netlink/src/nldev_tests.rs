@@ -11,17 +11,20 @@ use crate::message::{DONE, attribute, attributes, messages, number};
 /// A world of one process, and perhaps a kernel that answers with given datagrams.
 #[derive(Default)]
 struct Small {
+    /// softiw0 is there, too.
+    both: bool,
     reports: Vec<Report>,
     kernel: Option<Vec<Vec<u8>>>,
     asked: RefCell<Vec<Vec<u8>>>,
 }
 
 impl World for Small {
-    fn info(&self) -> ViewInfo {
+    fn infos(&self) -> Vec<ViewInfo> {
         let gid = HostGid { gid: Gid::from_ip("192.0.2.2".parse().unwrap()), ifname: "eth0".into(), ifindex: 2 };
         let devices = if self.kernel.is_some() { vec!["mlx5_0".to_owned()] } else { Vec::new() };
-        ViewInfo {
+        let first = ViewInfo {
             device: report::Device::Roce,
+            place: 0,
             guid: 0x00fc_00ff_fe00_0001,
             link_layer: LinkLayer::Ethernet,
             gids: vec![gid],
@@ -29,7 +32,9 @@ impl World for Small {
             hostname: "host".into(),
             cpus: "0".into(),
             hardware: Hardware { devices, ..Hardware::default() },
-        }
+        };
+        let second = ViewInfo { device: report::Device::Iwarp, place: 1, ..first.clone() };
+        if self.both { vec![first, second] } else { vec![first] }
     }
 
     fn reports(&self) -> Vec<Report> {
@@ -146,6 +151,27 @@ fn every_resource_is_shown_with_its_process() {
         });
         assert_eq!(errno(&none), Errno::NOENT.raw_os_error());
     }
+}
+
+#[test]
+fn each_of_two_devices_shows_its_own() {
+    let mut world = Small { both: true, ..world(2) };
+    world.reports[0].adapter.devices = vec!["softrnic0".into(), "softiw0".into()];
+    world.reports[0].adapter.softiw0.qps = vec![101];
+    let answers = ask(&world, cmd::GET, DUMP, |_| {});
+    let names: Vec<_> = answers.iter().filter_map(|(_, body)| attribute(body, attr::DEV_NAME)).collect();
+    assert_eq!(names, [&b"softrnic0\0"[..], b"softiw0\0"]);
+    let indices: Vec<_> = answers.iter().filter_map(|(_, body)| number(body, attr::DEV_INDEX)).collect();
+    assert_eq!(indices, [0, 1]);
+    assert_eq!(attribute(&answers[1].1, attr::DEV_PROTOCOL), Some(&b"iw\0"[..]));
+    for (index, qpn) in [(0, 100), (1, 101)] {
+        let answers = ask(&world, cmd::RES_QP_GET, DUMP, |request| request.u32(attr::DEV_INDEX, index));
+        let table = attribute(&answers[0].1, attr::RES_QP).unwrap();
+        let found: Vec<_> = attributes(table).filter_map(|(_, entry)| number(entry, attr::RES_LQPN)).collect();
+        assert_eq!(found, [qpn], "device {index}");
+    }
+    let none = ask(&world, cmd::GET, 0, |request| request.u32(attr::DEV_INDEX, 2));
+    assert_eq!(errno(&none), Errno::INVAL.raw_os_error());
 }
 
 #[test]

@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_millis(800);
 struct Host;
 
 impl World for Host {
-    fn info(&self) -> ViewInfo {
+    fn infos(&self) -> Vec<ViewInfo> {
         ViewInfo::probe(Settings::of_process())
     }
 

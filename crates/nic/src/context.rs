@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ::verbs::{CqId, CtxId, Errno, EventKind, EventSource, QpId, Result, SrqId};
 use parking_lot::Mutex;
+use report::Device;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::channel::Bell;
@@ -101,6 +102,8 @@ impl ContextQueue {
 pub struct Context {
     /// The context's name in the engine.
     pub id: CtxId,
+    /// The device.
+    pub device: Device,
     queue: Arc<ContextQueue>,
     /// A descriptor that stands for the context: its identity survives dup (`ibv_import_device(3)`).
     cmd: OwnedFd,
@@ -128,17 +131,26 @@ impl Context {
 }
 
 impl Nic {
-    /// Open the device.
-    pub fn open(&'static self) -> Result<Arc<Context>> {
+    /// Open a device.
+    ///
+    /// # Errors
+    /// ENODEV: it is none of this process's; EMFILE, ENOMEM.
+    pub fn open(&'static self, device: Device) -> Result<Arc<Context>> {
+        if !self.settings.devices.has(device) {
+            return Err(Errno::ENODEV);
+        }
         let queue = Arc::new(ContextQueue { bell: Bell::new()?, queue: Mutex::default() });
         // Every memfd has an inode of its own, which is what makes the descriptor recognisable.
-        let cmd = rustix::fs::memfd_create("softrnic0", rustix::fs::MemfdFlags::CLOEXEC).map_err(errno)?;
+        let cmd = rustix::fs::memfd_create(device.name(), rustix::fs::MemfdFlags::CLOEXEC).map_err(errno)?;
         let mut core = self.lock();
         let id = core.open_ctx()?;
+        if device.is_iwarp() {
+            core.set_iwarp(id)?;
+        }
         core.contexts.insert(id, queue.clone());
         drop(core);
         self.start_doctor();
-        Ok(Arc::new(Context { id, queue, cmd }))
+        Ok(Arc::new(Context { id, device, queue, cmd }))
     }
 
     /// Close a context; the objects that its program left in it are destroyed.

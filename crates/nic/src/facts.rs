@@ -61,6 +61,8 @@ impl Nic {
                 .map(|object| Destroy { object: name(*object), unacked: unacked.of(*object) })
                 .collect();
         }
+        let devices = self.settings.devices.list();
+        report.adapter.devices = devices.iter().map(|device| device.name().to_owned()).collect();
         report.cm = self.doctor.cm.get().map(|facts| facts(PATIENCE));
         for peer in report.adapter.qps.iter_mut().filter_map(|qp| qp.peer.as_mut()).filter(|peer| peer.link.is_none()) {
             peer.owned = Some(window::is_owned(Qpn::new(peer.qpn)));
@@ -93,7 +95,6 @@ impl Core {
             co_copied_bytes: stats.co_copied_bytes,
             ..adapter.port
         };
-        adapter.iwarp = self.ends.is_some();
         adapter.streams = self.streams_facts(now);
         adapter.ended = self.streams.ended.iter().cloned().collect();
         adapter.polled = self.mode == crate::core::Mode::Polled;

@@ -68,7 +68,8 @@ pub struct Nic {
     wake: rustix::fd::OwnedFd,
     settings: &'static Settings,
     link_layer: LinkLayer,
-    gids: Vec<GidEntry>,
+    /// The GID tables of softrnic0 and softiw0; a device that is not there has none.
+    gids: [Vec<GidEntry>; 2],
     guid: u64,
     captures: bool,
     alive: AtomicBool,
@@ -119,11 +120,10 @@ impl Nic {
 
     fn new(settings: &'static Settings) -> Result<Nic> {
         let link_layer = view::port::link_layer(settings);
-        let gids: Vec<GidEntry> = view::port::gids(settings.device, link_layer)
-            .into_iter()
-            .map(|g| GidEntry { gid: g.gid, ifindex: g.ifindex, ifname: g.ifname })
-            .collect();
-        let table: Vec<Gid> = gids.iter().map(|g| g.gid).collect();
+        let gids = [Device::Roce, Device::Iwarp]
+            .map(|device| if settings.devices.has(device) { gid_table(device, link_layer) } else { Vec::new() });
+        // The engine knows the first device's: a connection of iWARP needs none.
+        let table: Vec<Gid> = gids.iter().find(|gids| !gids.is_empty()).into_iter().flatten().map(|g| g.gid).collect();
         let faults = faults::setup()?.and_then(faults::Setup::faults);
         let mut env = WindowEnv::new(window::Config::of(settings))?;
         env.set_local_gids(table.clone());
@@ -152,13 +152,12 @@ impl Nic {
         let wake =
             rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
                 .map_err(errno)?;
-        let is_iwarp = settings.device == Device::Iwarp;
-        if is_iwarp {
-            engine.set_iwarp();
+        let has_iwarp = settings.devices.has(Device::Iwarp);
+        if has_iwarp {
             let copied = engine.env().taps_streams();
             engine.set_streams_copied(copied);
         }
-        let ends = if is_iwarp { Some(Arc::new(streams::Ends::new()?)) } else { None };
+        let ends = if has_iwarp { Some(Arc::new(streams::Ends::new()?)) } else { None };
         let mut core = Core::new(engine);
         core.ends.clone_from(&ends);
         if tapped {
@@ -193,14 +192,14 @@ impl Nic {
         self.settings
     }
 
-    /// The port's link layer, and with it its LID. Fixed for the life of the process.
-    pub fn link_layer(&self) -> LinkLayer {
-        self.link_layer
+    /// The link layer of a device's port, and with it its LID. Fixed for the life of the process.
+    pub fn link_layer(&self, device: Device) -> LinkLayer {
+        if device.is_iwarp() { LinkLayer::Ethernet } else { self.link_layer }
     }
 
-    /// The port's GID table. Fixed for the life of the process.
-    pub fn gids(&self) -> &[GidEntry] {
-        &self.gids
+    /// The GID table of a device's port. Fixed for the life of the process.
+    pub fn gids(&self, device: Device) -> &[GidEntry] {
+        &self.gids[usize::from(device.is_iwarp())]
     }
 
     /// The descriptors that a forked child closes: sockets whose closing tells a peer that this process is gone.
@@ -239,6 +238,11 @@ impl Nic {
     pub fn lock(&self) -> Guard<'_> {
         Guard::new(self, self.core.lock())
     }
+}
+
+fn gid_table(device: Device, link_layer: LinkLayer) -> Vec<GidEntry> {
+    let gids = view::port::gids(device, link_layer).into_iter();
+    gids.map(|g| GidEntry { gid: g.gid, ifindex: g.ifindex, ifname: g.ifname }).collect()
 }
 
 /// The [`Errno`] of a system's error.

@@ -56,7 +56,12 @@ impl Pair {
             let mut attr = QpAttr {
                 path_mtu: 3,
                 dest_qp_num: peer.get(),
-                ah: AhAttr { dgid: nic.gids()[0].gid, is_global: true, port_num: 1, ..Default::default() },
+                ah: AhAttr {
+                    dgid: nic.gids(report::Device::Roce)[0].gid,
+                    is_global: true,
+                    port_num: 1,
+                    ..Default::default()
+                },
                 port_num: 1,
                 timeout: 14,
                 retry_cnt: 7,

@@ -99,7 +99,7 @@ fn timers_begin_when_it_was_sent() {
     let (nic, ctx) = adapter();
     let (cq, _) = nic.lock().create_cq(ctx, 64, 0, engine::CqOpts::default()).unwrap();
     let qp = receiver(&nic, ctx, cq, 0);
-    let dgid = nic.gids()[0].gid;
+    let dgid = nic.gids(report::Device::Roce)[0].gid;
     let attr = QpAttr {
         path_mtu: 3,
         ah: AhAttr { dgid, is_global: true, port_num: 1, ..AhAttr::default() },

@@ -34,7 +34,7 @@ fn ask() -> report::Report {
 #[test]
 fn a_lock_that_is_held_is_the_answer() {
     let nic = Nic::get().unwrap();
-    let _context = nic.open().unwrap();
+    let _context = nic.open(report::Device::Roce).unwrap();
     let well = ask();
     assert_eq!((well.pid, well.locked, well.adapter.contexts), (std::process::id(), None, 1));
     let guard = nic.lock();

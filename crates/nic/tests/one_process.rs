@@ -8,7 +8,7 @@ use verbs::*;
 #[test]
 fn events_over_the_loopback_link() {
     let nic = Nic::get().unwrap();
-    let context = nic.open().unwrap();
+    let context = nic.open(report::Device::Roce).unwrap();
     let pd = nic.lock().alloc_pd(context.id).unwrap();
     let memory = Box::leak(vec![0u64; 64].into_boxed_slice());
     let addr = memory.as_ptr() as u64;
@@ -30,7 +30,7 @@ fn events_over_the_loopback_link() {
     let mut attr = QpAttr {
         path_mtu: 5,
         dest_qp_num: created.qpn.get(),
-        ah: AhAttr { dgid: nic.gids()[0].gid, is_global: true, port_num: 1, ..Default::default() },
+        ah: AhAttr { dgid: nic.gids(report::Device::Roce)[0].gid, is_global: true, port_num: 1, ..Default::default() },
         port_num: 1,
         ..Default::default()
     };
@@ -77,7 +77,7 @@ fn events_over_the_loopback_link() {
 fn new_rights_for_read_only_memory() {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
     let nic = Nic::get().unwrap();
-    let context = nic.open().unwrap();
+    let context = nic.open(report::Device::Roce).unwrap();
     let pd = nic.lock().alloc_pd(context.id).unwrap();
     // SAFETY: a new mapping, anywhere.
     let page = unsafe { mmap_anonymous(std::ptr::null_mut(), 4096, ProtFlags::READ, MapFlags::PRIVATE) }.unwrap();
@@ -102,7 +102,7 @@ fn huge_pages_for_what_is_written() {
             .unwrap()
     };
     let nic = Nic::get().unwrap();
-    let context = nic.open().unwrap();
+    let context = nic.open(report::Device::Roce).unwrap();
     let pd = nic.lock().alloc_pd(context.id).unwrap();
     let read = mapping(ProtFlags::READ) as u64;
     let before = huge_kib();

@@ -28,7 +28,7 @@ const ALL: Access =
 impl Side {
     fn new() -> Side {
         let nic = Nic::get().unwrap();
-        let context = Box::leak(Box::new(nic.open().unwrap()));
+        let context = Box::leak(Box::new(nic.open(report::Device::Roce).unwrap()));
         let memory = Box::leak(vec![0u64; 1 << 18].into_boxed_slice());
         let (addr, len) = (memory.as_ptr() as u64, std::mem::size_of_val(memory));
         let pd = nic.lock().alloc_pd(context.id).unwrap();
@@ -62,7 +62,12 @@ impl Side {
             path_mtu: 5,
             dest_qp_num: n[0] as u32,
             access: ALL,
-            ah: AhAttr { dgid: self.nic.gids()[0].gid, is_global: true, port_num: 1, ..Default::default() },
+            ah: AhAttr {
+                dgid: self.nic.gids(report::Device::Roce)[0].gid,
+                is_global: true,
+                port_num: 1,
+                ..Default::default()
+            },
             max_rd_atomic: 8,
             max_dest_rd_atomic: 8,
             min_rnr_timer: 12,

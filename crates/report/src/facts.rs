@@ -78,11 +78,31 @@ pub struct Adapter {
     /// Those that an error has ended, the last ones.
     #[serde(default)]
     pub ended: Vec<Ended>,
-    /// True for softiw0.
+    /// The names of the process's devices.
     #[serde(default)]
-    pub iwarp: bool,
+    pub devices: Vec<String>,
+    /// Which of the objects are softiw0's; all others are softrnic0's.
+    #[serde(default)]
+    pub softiw0: Softiw0,
     /// The port.
     pub port: Port,
+}
+
+/// The objects of softiw0, by handle or number.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Softiw0 {
+    /// The number of open contexts.
+    pub contexts: u32,
+    /// Protection domains.
+    pub pds: Vec<u32>,
+    /// Memory regions.
+    pub mrs: Vec<u32>,
+    /// Queue pairs.
+    pub qps: Vec<u32>,
+    /// Completion queues.
+    pub cqs: Vec<u32>,
+    /// Shared receive queues.
+    pub srqs: Vec<u32>,
 }
 
 /// A protection domain.
@@ -492,6 +512,9 @@ pub struct Cm {
 pub struct CmId {
     /// Its number.
     pub number: u32,
+    /// True if it is on softiw0.
+    #[serde(default)]
+    pub iwarp: bool,
     /// Its port space (`enum rdma_port_space` in rdma_cma.h).
     #[serde(default)]
     pub port_space: u16,

@@ -11,6 +11,7 @@
 //! A report is sent as JSON ([`encode`], [`decode`]) over the socket that [`socket_name`] names.
 #![deny(unsafe_code)] // but for one call in `settings`
 
+mod by_device;
 pub mod facts;
 mod log;
 pub mod rules;
@@ -21,7 +22,7 @@ pub mod text;
 pub use facts::Report;
 pub use log::{Matter, log, log_once, logged};
 pub use rules::{Finding, Severity, Situation};
-pub use settings::{Device, LogLevel, Settings, logs};
+pub use settings::{Device, Devices, LogLevel, Settings, logs};
 
 /// The beginning of the names of the sockets at which processes with an open device answer.
 pub const SOCKET_PREFIX: &str = "softrnic/1/doctor/";

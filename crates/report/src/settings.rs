@@ -53,7 +53,10 @@ pub const INFINIBAND: &str = "infiniband";
 /// The value of [`variable::DEVICE`] for iWARP.
 pub const IWARP: &str = "iwarp";
 
-/// The device that programs see.
+/// The value of [`variable::DEVICE`] for both devices.
+pub const ALL_DEVICES: &str = "all";
+
+/// A device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Device {
     /// softrnic0, whose peers are processes of this host.
@@ -75,6 +78,57 @@ impl Device {
     /// True for [`Device::Iwarp`].
     pub const fn is_iwarp(self) -> bool {
         matches!(self, Device::Iwarp)
+    }
+}
+
+/// The devices that programs see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Devices {
+    /// softrnic0.
+    #[default]
+    Roce,
+    /// softiw0.
+    Iwarp,
+    /// softrnic0 and softiw0.
+    All,
+}
+
+impl Devices {
+    /// The devices, in the order in which they are listed.
+    pub const fn list(self) -> &'static [Device] {
+        match self {
+            Devices::Roce => &[Device::Roce],
+            Devices::Iwarp => &[Device::Iwarp],
+            Devices::All => &[Device::Roce, Device::Iwarp],
+        }
+    }
+
+    /// The first device: that of ids with an address of this host and no peer yet.
+    pub const fn first(self) -> Device {
+        match self {
+            Devices::Roce | Devices::All => Device::Roce,
+            Devices::Iwarp => Device::Iwarp,
+        }
+    }
+
+    /// Their names, for people.
+    pub fn names(self) -> String {
+        let names: Vec<&str> = self.list().iter().map(|device| device.name()).collect();
+        names.join(" and ")
+    }
+
+    /// True if a device is one of them.
+    pub fn has(self, device: Device) -> bool {
+        self.list().contains(&device)
+    }
+
+    /// The devices that a value of [`variable::DEVICE`] asks for.
+    pub fn of_text(text: Option<&str>) -> Self {
+        match text {
+            Some(IWARP) => Devices::Iwarp,
+            Some(ALL_DEVICES) => Devices::All,
+            _ => Devices::Roce,
+        }
     }
 }
 
@@ -118,8 +172,9 @@ pub struct Settings {
     pub fault: Option<String>,
     /// `SOFTRNIC_LINK_LAYER`: the port's link layer is InfiniBand if this is [`INFINIBAND`]. Default: Ethernet.
     pub infiniband: bool,
-    /// `SOFTRNIC_DEVICE`: the device is softiw0 if this is [`IWARP`]. Default: softrnic0.
-    pub device: Device,
+    /// `SOFTRNIC_DEVICE`: the device is softiw0 if this is [`IWARP`], and both are there if it is [`ALL_DEVICES`].
+    /// Default: softrnic0.
+    pub devices: Devices,
     /// `SOFTRNIC_MPA_CRC`: softiw0 does not ask for CRCs if this is `0`; they are used all the same if the peer asks
     /// (RFC 5044, section 7.1.1). Default: it asks.
     pub mpa_crc: bool,
@@ -203,7 +258,7 @@ impl Settings {
             tcp_timeout: text(variable::TCP_TIMEOUT)
                 .and_then(|seconds| seconds.trim().parse().ok())
                 .filter(|seconds| (1..=86_400).contains(seconds)),
-            device: if is(variable::DEVICE, IWARP) { Device::Iwarp } else { Device::Roce },
+            devices: Devices::of_text(text(variable::DEVICE).as_deref()),
             pcap: not_empty(variable::PCAP).map(PathBuf::from),
             pcap_snaplen: text(variable::PCAP_SNAPLEN).map_or(Ok(0), |text| {
                 text.trim().parse().map_err(|_| format!("{}={text} is not a number of bytes", variable::PCAP_SNAPLEN))

@@ -18,7 +18,7 @@ fn nothing_is_asked_for_by_an_empty_environment() {
         signal: true,
         fault: None,
         infiniband: false,
-        device: Device::Roce,
+        devices: Devices::Roce,
         mpa_crc: true,
         mpa_fpdu: None,
         tcp_timeout: None,
@@ -81,7 +81,8 @@ fn each_variable_has_its_field() {
     is("SOFTRNIC_SIGNAL", "0", |s| s.signal = false);
     is("SOFTRNIC_FAULT", "drop:n=1", |s| s.fault = Some("drop:n=1".into()));
     is("SOFTRNIC_LINK_LAYER", "infiniband", |s| s.infiniband = true);
-    is("SOFTRNIC_DEVICE", "iwarp", |s| s.device = Device::Iwarp);
+    is("SOFTRNIC_DEVICE", "iwarp", |s| s.devices = Devices::Iwarp);
+    is("SOFTRNIC_DEVICE", "all", |s| s.devices = Devices::All);
     is("SOFTRNIC_MPA_CRC", "0", |s| s.mpa_crc = false);
     is("SOFTRNIC_MPA_FPDU", "1448", |s| s.mpa_fpdu = Some(1448));
     is("SOFTRNIC_MPA_FPDU", "70000", |s| s.mpa_fpdu = None);

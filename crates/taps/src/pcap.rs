@@ -95,7 +95,7 @@ impl Pcap {
     /// The reason why there is none, for the user.
     pub fn of(settings: &report::Settings, device: &[u8; 16]) -> Result<Option<Pcap>, String> {
         let Some(path) = &settings.pcap else { return Ok(None) };
-        Self::new(path.clone(), settings.pcap_snaplen.clone()?, settings.device.name(), device).map(Some)
+        Self::new(path.clone(), settings.pcap_snaplen.clone()?, &settings.devices.names(), device).map(Some)
     }
 
     fn new(path: PathBuf, snaplen: u32, shown: &str, device: &[u8; 16]) -> Result<Pcap, String> {

@@ -57,9 +57,9 @@ fn given(settings: &Settings) -> Option<PathBuf> {
     enters.then(|| root.clone())
 }
 
-/// Make the view for `info`, or find the one that is made already.
-pub fn make(info: &ViewInfo, settings: &Settings) -> io::Result<PathBuf> {
-    let entries = tree::entries(info);
+/// Make the view of these devices, or find the one that is made already.
+pub fn make(infos: &[ViewInfo], settings: &Settings) -> io::Result<PathBuf> {
+    let entries = tree::entries(infos);
     let mut last = io::Error::from(io::ErrorKind::NotFound);
     for base in bases(settings) {
         match private_dir(&base).and_then(|dir| make_in(&dir, &entries)) {

@@ -22,7 +22,7 @@ impl Drop for Scratch {
 #[test]
 fn making_twice_finds_the_first() {
     let scratch = Scratch::new();
-    let entries = tree::entries(&info());
+    let entries = tree::entries(&[info()]);
     let root = make_in(&scratch.0, &entries).unwrap();
     let inode = std::fs::metadata(&root).unwrap().ino();
     assert_eq!(make_in(&scratch.0, &entries).unwrap(), root);
@@ -35,7 +35,7 @@ fn making_twice_finds_the_first() {
 #[test]
 fn a_damaged_tree_is_replaced() {
     let scratch = Scratch::new();
-    let entries = tree::entries(&info());
+    let entries = tree::entries(&[info()]);
     let root = make_in(&scratch.0, &entries).unwrap();
     std::fs::remove_dir_all(root.join("class/infiniband")).unwrap();
     assert_eq!(make_in(&scratch.0, &entries).unwrap(), root);
@@ -45,7 +45,7 @@ fn a_damaged_tree_is_replaced() {
 #[test]
 fn many_at_once_agree() {
     let scratch = Scratch::new();
-    let entries = tree::entries(&info());
+    let entries = tree::entries(&[info()]);
     std::thread::scope(|scope| {
         for _ in 0..8 {
             scope.spawn(|| assert!(tree::is_complete(&make_in(&scratch.0, &entries).unwrap(), &entries)));

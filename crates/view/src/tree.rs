@@ -1,5 +1,5 @@
 //! The view: a small directory tree that looks to a program as sysfs and `/dev/infiniband` do on a host with one
-//! adapter.
+//! adapter, or two.
 //!
 //! The view is made of plain files, so a program that opens them (the user's own, `cat`, `find`, a shell's redirection)
 //! needs nothing but the path; the crate `hooks` replaces the path. Names and formats are those of
@@ -7,7 +7,7 @@
 
 use std::path::Path;
 
-use report::{Device, Settings};
+use report::{Device, Devices, Settings};
 use rustix::fs::{self, AtFlags, Mode, OFlags};
 use rustix::io;
 
@@ -75,11 +75,13 @@ const HW_COUNTERS: [&str; 8] = [
     "sent_pkts",
 ];
 
-/// The facts that the view shows.
+/// The facts about a device that the view shows.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ViewInfo {
     /// The device.
     pub device: Device,
+    /// The number of this software's devices in front of it.
+    pub place: u32,
     /// The node GUID: the number whose big-endian bytes it is.
     pub guid: u64,
     /// The port's link layer.
@@ -123,34 +125,43 @@ impl Hardware {
 }
 
 impl ViewInfo {
-    /// The facts of this host and of the settings (`SOFTRNIC_LINK_LAYER`, `SOFTRNIC_WITH_HARDWARE`).
-    pub fn probe(settings: &Settings) -> Self {
-        Self::of(settings.device, port::link_layer(settings), settings.with_hardware)
+    /// The facts of this host and of the settings (`SOFTRNIC_DEVICE`, `SOFTRNIC_LINK_LAYER`,
+    /// `SOFTRNIC_WITH_HARDWARE`), device by device.
+    pub fn probe(settings: &Settings) -> Vec<Self> {
+        Self::of(settings.devices, port::link_layer(settings), settings.with_hardware)
     }
 
-    /// The facts of this host for a device whose port has this link layer, with the host's adapters beside it or
-    /// without them.
-    pub fn of(device: Device, link_layer: LinkLayer, with_hardware: bool) -> Self {
+    /// The facts of this host for these devices. softrnic0's port has this link layer. The host's adapters are beside
+    /// them, or not.
+    pub fn of(devices: Devices, link_layer: LinkLayer, with_hardware: bool) -> Vec<Self> {
         let line = |path: &str| read_line(Path::new(path));
-        ViewInfo {
-            device,
+        let hardware = if with_hardware { Hardware::probe() } else { Hardware::default() };
+        let first = ViewInfo {
+            device: devices.first(),
+            place: 0,
             guid: hostaddr::guid(),
             link_layer,
-            gids: port::gids(device, link_layer),
+            gids: Vec::new(),
             interfaces: hostaddr::interfaces_with_address(),
             hostname: line("/proc/sys/kernel/hostname").unwrap_or_default(),
             cpus: line("/sys/devices/system/cpu/online").unwrap_or_else(|| "0".into()),
-            hardware: if with_hardware { Hardware::probe() } else { Hardware::default() },
-        }
+            hardware,
+        };
+        let one = |(place, device): (u32, Device)| {
+            let link_layer = if device.is_iwarp() { LinkLayer::Ethernet } else { link_layer };
+            ViewInfo { device, place, link_layer, gids: port::gids(device, link_layer), ..first.clone() }
+        };
+        (0..).zip(devices.list().iter().copied()).map(one).collect()
     }
 
-    /// The number N of `uverbsN` that this device has: 0, or the first that no listed adapter has.
+    /// The number N of `uverbsN` that this device has: 0, or the first that no listed adapter has, nor a device in
+    /// front of this one.
     pub fn uverbs_index(&self) -> u32 {
         let taken = |n: u32| {
             let name = format!("uverbs{n}");
             self.hardware.verbs.contains(&name) || self.hardware.nodes.contains(&name)
         };
-        (0..).find(|n| !taken(*n)).expect("a free number")
+        (0..).filter(|n| !taken(*n)).nth(self.place as usize).expect("a free number")
     }
 }
 
@@ -190,14 +201,26 @@ impl Builder {
 }
 
 /// The entries of the whole tree.
-pub fn entries(info: &ViewInfo) -> Vec<Entry> {
+pub fn entries(infos: &[ViewInfo]) -> Vec<Entry> {
     let mut b = Builder::default();
+    let none = Hardware::default();
+    let hardware = infos.first().map_or(&none, |info| &info.hardware);
     b.file(crate::TSAN_FILE, crate::TSAN_SUPPRESSIONS.to_string_lossy().trim_end());
     b.dir("class");
     b.dir("class/infiniband");
-    for name in info.hardware.devices.iter().filter(|name| *name != info.device.name()) {
+    let is_ours = |name: &String| infos.iter().any(|info| name == info.device.name());
+    for name in hardware.devices.iter().filter(|name| !is_ours(name)) {
         b.link(&format!("class/infiniband/{name}"), &format!("/sys/class/infiniband/{name}"));
     }
+    for info in infos {
+        adapter(&mut b, info);
+    }
+    character_devices(&mut b, infos, hardware);
+    b.0
+}
+
+/// The files of an adapter.
+fn adapter(b: &mut Builder, info: &ViewInfo) {
     let name = info.device.name();
     let dev = format!("class/infiniband/{name}");
     let guid = format_guid(info.guid);
@@ -214,11 +237,9 @@ pub fn entries(info: &ViewInfo) -> Vec<Entry> {
     ] {
         b.file(&format!("{dev}/{name}"), text);
     }
-    device(&mut b, &format!("{dev}/device"), info);
+    device(b, &format!("{dev}/device"), info);
     b.dir(&format!("{dev}/ports"));
-    port(&mut b, &format!("{dev}/ports/1"), info);
-    character_device(&mut b, info);
-    b.0
+    port(b, &format!("{dev}/ports/1"), info);
 }
 
 /// The files of an adapter's PCI device. There is no `modalias`, so that no driver claims it.
@@ -287,34 +308,37 @@ fn port(b: &mut Builder, at: &str, info: &ViewInfo) {
 }
 
 /// `infiniband_verbs`, `infiniband_mad` and the nodes in `/dev`.
-fn character_device(b: &mut Builder, info: &ViewInfo) {
-    let n = info.uverbs_index();
+fn character_devices(b: &mut Builder, infos: &[ViewInfo], hardware: &Hardware) {
     b.dir("class/infiniband_verbs");
     b.file("class/infiniband_verbs/abi_version", UVERBS_ABI);
-    for name in info.hardware.verbs.iter().filter(|name| *name != "abi_version") {
+    for name in hardware.verbs.iter().filter(|name| *name != "abi_version") {
         b.link(&format!("class/infiniband_verbs/{name}"), &format!("/sys/class/infiniband_verbs/{name}"));
     }
-    let at = format!("class/infiniband_verbs/uverbs{n}");
-    b.dir(&at);
-    b.file(&format!("{at}/ibdev"), info.device.name());
-    b.file(&format!("{at}/dev"), format_args!("{UVERBS_MAJOR}:{}", UVERBS_MINOR + n));
-    b.file(&format!("{at}/abi_version"), 1);
-    b.link(&format!("{at}/device"), &format!("../../infiniband/{}/device", info.device.name()));
+    for info in infos {
+        let n = info.uverbs_index();
+        let at = format!("class/infiniband_verbs/uverbs{n}");
+        b.dir(&at);
+        b.file(&format!("{at}/ibdev"), info.device.name());
+        b.file(&format!("{at}/dev"), format_args!("{UVERBS_MAJOR}:{}", UVERBS_MINOR + n));
+        b.file(&format!("{at}/abi_version"), 1);
+        b.link(&format!("{at}/device"), &format!("../../infiniband/{}/device", info.device.name()));
+    }
     // There are no management datagrams here; the directory shows that, and hides the host's.
     b.dir("class/infiniband_mad");
     b.file("class/infiniband_mad/abi_version", 5);
-    for name in info.hardware.mad.iter().filter(|name| *name != "abi_version") {
+    for name in hardware.mad.iter().filter(|name| *name != "abi_version") {
         b.link(&format!("class/infiniband_mad/{name}"), &format!("/sys/class/infiniband_mad/{name}"));
     }
     b.dir("dev");
     b.dir("dev/infiniband");
-    for name in &info.hardware.nodes {
+    for name in &hardware.nodes {
         b.link(&format!("dev/infiniband/{name}"), &format!("/dev/infiniband/{name}"));
     }
     // Programs check that the nodes are character devices that they may open (UCX does); no program reads or writes
     // them.
-    let nodes = [format!("uverbs{n}"), "rdma_cm".to_owned()];
-    for name in nodes.iter().filter(|name| !info.hardware.nodes.contains(name)) {
+    let mut nodes: Vec<String> = infos.iter().map(|info| format!("uverbs{}", info.uverbs_index())).collect();
+    nodes.push("rdma_cm".to_owned());
+    for name in nodes.iter().filter(|name| !hardware.nodes.contains(name)) {
         b.link(&format!("dev/infiniband/{name}"), "/dev/null");
     }
 }

@@ -8,6 +8,7 @@ pub(crate) fn info() -> ViewInfo {
     };
     ViewInfo {
         device: Device::Roce,
+        place: 0,
         guid: 0x00fc_00ff_fe00_0001,
         link_layer: LinkLayer::Ethernet,
         gids: vec![gid("192.0.2.2", "eth0", 2), gid("fe80::1", "eth0", 2), gid("fe80::2", "eth1", 3)],
@@ -27,7 +28,7 @@ fn text(entries: &[Entry], path: &str) -> String {
 
 #[test]
 fn parents_come_first_and_names_are_unique() {
-    let entries = entries(&info());
+    let entries = entries(&[info()]);
     for (i, entry) in entries.iter().enumerate() {
         assert!(entries[..i].iter().all(|other| other.path != entry.path), "{} twice", entry.path);
         if let Some((parent, _)) = entry.path.rsplit_once('/') {
@@ -39,7 +40,7 @@ fn parents_come_first_and_names_are_unique() {
 
 #[test]
 fn files_say_what_sysfs_says() {
-    let entries = entries(&info());
+    let entries = entries(&[info()]);
     let text = |path: &str| text(&entries, &format!("class/infiniband/softrnic0/{path}"));
     assert_eq!(text("node_type"), "1: CA\n");
     assert_eq!(text("node_guid"), "00fc:00ff:fe00:0001\n");
@@ -58,7 +59,7 @@ fn a_port_of_infiniband_has_a_lid_and_no_interface_behind_its_gid() {
     let mut info = info();
     info.link_layer = LinkLayer::InfiniBand { lid: 0x3b7 };
     info.gids = vec![HostGid { gid: Gid([0xfe; 16]), ifname: String::new(), ifindex: 0 }];
-    let entries = entries(&info);
+    let entries = entries(std::slice::from_ref(&info));
     let text = |path: &str| text(&entries, &format!("class/infiniband/softrnic0/ports/1/{path}"));
     assert_eq!(text("link_layer"), "InfiniBand\n");
     assert_eq!(text("lid"), "0x3b7\n");
@@ -73,7 +74,7 @@ fn a_port_of_infiniband_has_a_lid_and_no_interface_behind_its_gid() {
 #[test]
 fn attributes_of_empty_gids_are_there_and_cannot_be_read() {
     let info = info();
-    let entries = entries(&info);
+    let entries = entries(std::slice::from_ref(&info));
     for dir in ["types", "ndevs"] {
         for n in 0..hostaddr::table_len(info.gids.len()) {
             let path = format!("class/infiniband/softrnic0/ports/1/gid_attrs/{dir}/{n}");
@@ -101,7 +102,7 @@ fn hardware_is_listed_beside_and_keeps_its_numbers() {
         nodes: strings(&["rdma_cm", "uverbs0", "uverbs1"]),
     };
     assert_eq!(info.uverbs_index(), 2);
-    let entries = entries(&info);
+    let entries = entries(std::slice::from_ref(&info));
     let link = |path: &str, target: &str| {
         assert!(entries.contains(&Entry { path: path.into(), kind: Kind::Link(target.into()) }), "{path}");
     };
@@ -114,11 +115,28 @@ fn hardware_is_listed_beside_and_keeps_its_numbers() {
 }
 
 #[test]
+fn two_devices_have_two_trees_and_two_numbers() {
+    let first = info();
+    let gids = vec![HostGid { gid: Gid([2; 16]), ifname: String::new(), ifindex: 0 }];
+    let second = ViewInfo { device: Device::Iwarp, place: 1, gids, ..first.clone() };
+    let entries = entries(&[first, second]);
+    assert_eq!(text(&entries, "class/infiniband/softrnic0/node_type"), "1: CA\n");
+    assert_eq!(text(&entries, "class/infiniband/softiw0/node_type"), "4: RNIC\n");
+    assert_eq!(text(&entries, "class/infiniband_verbs/uverbs0/ibdev"), "softrnic0\n");
+    assert_eq!(text(&entries, "class/infiniband_verbs/uverbs1/ibdev"), "softiw0\n");
+    assert_eq!(text(&entries, "class/infiniband_verbs/uverbs1/dev"), "231:193\n");
+    let count = |path: &str| entries.iter().filter(|entry| entry.path == path).count();
+    for path in ["dev/infiniband/uverbs0", "dev/infiniband/uverbs1", "dev/infiniband/rdma_cm", "class"] {
+        assert_eq!(count(path), 1, "{path}");
+    }
+}
+
+#[test]
 fn equal_content_has_an_equal_name() {
     let mut other = info();
     other.gids.pop();
-    assert_eq!(content_hash(&entries(&info())), content_hash(&entries(&info())));
-    assert_ne!(content_hash(&entries(&info())), content_hash(&entries(&other)));
+    assert_eq!(content_hash(&entries(&[info()])), content_hash(&entries(&[info()])));
+    assert_ne!(content_hash(&entries(&[info()])), content_hash(&entries(&[other])));
 }
 
 #[test]

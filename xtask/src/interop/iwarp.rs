@@ -7,6 +7,7 @@ use crate::report::{Outcome, Suite};
 use crate::run::Program;
 use crate::{Options, root, target_dir};
 
+use super::both_devices;
 use super::iwarp_ends;
 use super::net::{Ip, Missing, Net, Weather};
 use super::sandbox::Sandbox;
@@ -104,6 +105,9 @@ pub fn iwarp(suite: &mut Suite, options: &Options) {
             Ok(net) => {
                 link(suite, options, name, &net);
                 device(suite, options, &sandbox, name, &net);
+                if name == "veth" {
+                    both_devices::cases(suite, options, &sandbox, &net);
+                }
             }
             Err(Missing::Forbidden(why)) => {
                 println!("  SKIPPED iwarp: two hosts, {name}: {why}: nothing here has left its host");

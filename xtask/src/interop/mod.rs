@@ -1,6 +1,7 @@
 //! Suites that run real programs through `softrnic run`, as an ordinary user.
 
 mod bench;
+mod both_devices;
 mod capture;
 mod client_server;
 mod conformance;
@@ -145,6 +146,21 @@ pub fn devices(suite: &mut Suite, _: &Options) {
             });
         }
         Err(e) => suite.fail("devices of iWARP", e),
+    }
+    match Sandbox::new("devices-all", &[("SOFTRNIC_DEVICE", "all")]) {
+        Ok(sandbox) => {
+            // softrnic0 first: programs that are not told otherwise take the first one.
+            check_one(suite, &sandbox, "ibv_devices", &[], |out| {
+                let names: Vec<&str> = out.lines().skip(2).filter_map(|line| line.split_whitespace().next()).collect();
+                (names == [DEVICE, "softiw0"], format!("devices: {names:?}"))
+            });
+            check_one(suite, &sandbox, "ls", &["/sys/class/infiniband", "/dev/infiniband"], |out| {
+                let wanted = [DEVICE, "softiw0", "uverbs0", "uverbs1", "rdma_cm"];
+                (wanted.iter().all(|name| out.lines().any(|line| line == *name)), format!("not all there: {out}"))
+            });
+            netlink::both(suite, &sandbox);
+        }
+        Err(e) => suite.fail("both devices", e),
     }
 }
 

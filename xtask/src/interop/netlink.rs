@@ -51,6 +51,26 @@ pub fn cases(suite: &mut Suite, sandbox: &Sandbox) {
     let _ = server.stop();
 }
 
+/// The cases of a sandbox with both devices: each lists its own objects.
+pub fn both(suite: &mut Suite, sandbox: &Sandbox) {
+    let devices: &[&str] = &["0: softrnic0: node_type ca", "1: softiw0: node_type rnic"];
+    show(suite, sandbox, &["dev", "show"], devices);
+    show(suite, sandbox, &["link", "show"], &["link softrnic0/1 state ACTIVE", "link softiw0/1 state ACTIVE"]);
+    // The server has a context, a domain, a queue and a listener on the first device, and none on the second.
+    let args = ["-d", DEVICE, "-g", GID, "-p", "18799"];
+    let mut server = match sandbox.program("rdma-both-server", "ibv_rc_pingpong", &args).spawn() {
+        Ok(server) => server,
+        Err(e) => return suite.fail("ibv_rc_pingpong", e.to_string()),
+    };
+    if let Err(why) = wait_for_queue_pair(sandbox, &mut server) {
+        return suite.fail("ibv_rc_pingpong", why);
+    }
+    let first = format!("0: {DEVICE}: pd 1 cq 1 qp 1 cm_id 0 mr 1 ctx 1");
+    show(suite, sandbox, &["resource", "show"], &[&first, "1: softiw0: pd 0 cq 0 qp 0 cm_id 0 mr 0 ctx 0"]);
+    show(suite, sandbox, &["resource", "show", "qp", "link", &format!("{DEVICE}/1")], &["comm ibv_rc_pingpong"]);
+    let _ = server.stop();
+}
+
 /// Check that the output of `rdma ARGS` has all of this.
 fn show(suite: &mut Suite, sandbox: &Sandbox, args: &[&str], want: &[&str]) {
     let name = format!("rdma {}", args.join(" "));

@@ -3,13 +3,13 @@
 use ::cm::conn::{ACK_TIMEOUT, State};
 use ::cm::manager::{UDP_QKEY, View};
 use libc::c_int;
+use report::Device;
 use sys::cma::{ibv_sa_path_rec, rdma_cm_id};
 use sys::{ibv_ah_attr, ibv_qp_attr};
 use verbs::limits::DEFAULT_PKEY;
 use verbs::{Errno, Result};
 
 use super::id::Id;
-use crate::device::is_iwarp;
 use crate::entry::{Zeroed, minus_one, output};
 
 /// The hops that a packet may take, as RoCEv2 adapters set them.
@@ -90,7 +90,7 @@ pub fn init(id: &Id, state: u32) -> Result<(ibv_qp_attr, u32)> {
     let begun = view.conn.as_ref().filter(|(s, ..)| *s != State::Idle && qp_type != sys::IBV_QPT_UD);
     let Some((conn, local, remote)) = begun else {
         // Attributes for INIT, before the handshake, and for datagrams always.
-        if !view.device || state > sys::IBV_QPS_RTS {
+        if view.device.is_none() || state > sys::IBV_QPS_RTS {
             return Err(Errno::EINVAL);
         }
         a.port_num = 1;
@@ -104,7 +104,7 @@ pub fn init(id: &Id, state: u32) -> Result<(ibv_qp_attr, u32)> {
         return Ok((a, mask));
     };
     let halves = !matches!(conn, State::ReqSent);
-    if is_iwarp() {
+    if view.device.is_some_and(Device::is_iwarp) {
         return Ok(of_iwarp(a));
     }
     match state {

@@ -11,7 +11,6 @@ use ::cm::conn::reason;
 use super::event::{complete, drop_event};
 use super::id::Id;
 use super::qp;
-use crate::device::is_iwarp;
 use crate::entry::minus_one;
 
 /// The private data of the program.
@@ -110,7 +109,7 @@ fn accept(id: &Id, param: Option<&rdma_conn_param>) -> Result<()> {
     };
     let datagram = is_datagram(id);
     // On iWARP the connection manager brings the queue pair to RTS, when the connection is there.
-    if !datagram && !is_iwarp() {
+    if !datagram && !id.is_iwarp() {
         qp::to_rtr(id, Some(resources))?;
         qp::to_rts(id, Some(depth))?;
     }
@@ -202,7 +201,7 @@ pub unsafe extern "C" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
         if unsafe { id.fields() }.verbs.is_null() {
             return Err(Errno::EINVAL);
         }
-        if !is_iwarp() {
+        if !id.is_iwarp() {
             qp::to_err(id)?; // on iWARP, what was posted before is still sent
         }
         id.cm.disconnect(id.key)?;

@@ -1,8 +1,9 @@
-//! The device as ids share it: one context for the process, kept open; one protection domain and one XRC domain while
-//! ids use them (`struct cma_device` of librdmacm).
+//! The devices as ids share them: one context of each for the process, kept open; one protection domain and one XRC
+//! domain while ids use them (`struct cma_device` of librdmacm).
 
 use libc::c_int;
 use parking_lot::Mutex;
+use report::{Device, Settings};
 use sys::{ibv_context, ibv_pd, ibv_xrcd};
 use verbs::Result;
 
@@ -12,6 +13,9 @@ use crate::entry::pointer;
 use crate::per_nic::PerNic;
 use crate::{pd, xrcd};
 
+/// The number of devices that a process has at most.
+const MOST: usize = 2;
+
 #[derive(Default)]
 struct Shared {
     context: usize,
@@ -20,28 +24,28 @@ struct Shared {
     users: u32,
 }
 
-static SHARED: PerNic<Mutex<Shared>> = PerNic::new();
+static SHARED: PerNic<[Mutex<Shared>; MOST]> = PerNic::new();
 
-fn shared() -> Result<&'static Mutex<Shared>> {
-    Ok(SHARED.of(super::manager()?.0))
+fn shared(kind: Device) -> Result<&'static Mutex<Shared>> {
+    Ok(&SHARED.of(super::manager()?.0)[usize::from(kind.is_iwarp())])
 }
 
-fn open(shared: &mut Shared) -> Result<*mut ibv_context> {
+fn open(kind: Device, shared: &mut Shared) -> Result<*mut ibv_context> {
     if shared.context == 0 {
-        shared.context = Context::open()? as usize;
+        shared.context = Context::open(kind)? as usize;
     }
     Ok(shared.context as *mut ibv_context)
 }
 
-/// The context, for `rdma_get_devices`.
-pub fn context() -> Result<*mut ibv_context> {
-    open(&mut shared()?.lock())
+/// The context of a device, for `rdma_get_devices`.
+pub fn context(kind: Device) -> Result<*mut ibv_context> {
+    open(kind, &mut shared(kind)?.lock())
 }
 
-/// Hold the device for an id.
-pub fn hold() -> Result<(*mut ibv_context, *mut ibv_pd)> {
-    let mut shared = shared()?.lock();
-    let context = open(&mut shared)?;
+/// Hold a device for an id.
+pub fn hold(kind: Device) -> Result<(*mut ibv_context, *mut ibv_pd)> {
+    let mut shared = shared(kind)?.lock();
+    let context = open(kind, &mut shared)?;
     if shared.pd == 0 {
         // SAFETY: a live context.
         shared.pd = unsafe { pd::ibv_alloc_pd(context) } as usize;
@@ -53,9 +57,14 @@ pub fn hold() -> Result<(*mut ibv_context, *mut ibv_pd)> {
     Ok((context, shared.pd as *mut ibv_pd))
 }
 
-/// Release the device for an id.
-pub fn release() {
-    let Ok(shared) = shared() else { return };
+/// True if a domain is the one that ids of this device have by default.
+pub fn is_default(kind: Device, pd: *mut ibv_pd) -> bool {
+    shared(kind).is_ok_and(|shared| shared.lock().pd == pd as usize)
+}
+
+/// Release a device for an id.
+pub fn release(kind: Device) {
+    let Ok(shared) = shared(kind) else { return };
     let mut shared = shared.lock();
     shared.users = shared.users.saturating_sub(1);
     if shared.users > 0 {
@@ -75,10 +84,10 @@ pub fn release() {
     }
 }
 
-/// The XRC domain.
-pub fn xrc_domain() -> Result<*mut ibv_xrcd> {
-    let mut shared = shared()?.lock();
-    let context = open(&mut shared)?;
+/// The XRC domain of a device.
+pub fn xrc_domain(kind: Device) -> Result<*mut ibv_xrcd> {
+    let mut shared = shared(kind)?.lock();
+    let context = open(kind, &mut shared)?;
     if shared.xrcd == 0 {
         let mut attr = sys::ibv_xrcd_init_attr {
             comp_mask: sys::IBV_XRCD_INIT_ATTR_FD | sys::IBV_XRCD_INIT_ATTR_OFLAGS,
@@ -104,9 +113,13 @@ pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut 
             }
         };
         count(0);
-        let list: Box<[*mut ibv_context; 2]> = Box::new([context()?, core::ptr::null_mut()]);
-        count(1);
-        Ok(Box::into_raw(list).cast())
+        let kinds = Settings::of_process().devices.list();
+        let mut list = [core::ptr::null_mut(); MOST + 1];
+        for (place, kind) in list.iter_mut().zip(kinds) {
+            *place = context(*kind)?;
+        }
+        count(kinds.len() as c_int);
+        Ok(Box::into_raw(Box::new(list)).cast())
     })
 }
 
@@ -114,6 +127,6 @@ pub unsafe extern "C" fn rdma_get_devices(num_devices: *mut c_int) -> *mut *mut 
 pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
     if !list.is_null() {
         // SAFETY: made above with this type, and given back once (man page).
-        drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_context; 2]>()) });
+        drop(unsafe { Box::from_raw(list.cast::<[*mut ibv_context; MOST + 1]>()) });
     }
 }

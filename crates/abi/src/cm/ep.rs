@@ -148,7 +148,10 @@ unsafe extern "C" fn end_wait(got: isize, listen: *mut rdma_cm_id, id: *mut *mut
             let init = this.inner.lock().qp_init.as_deref().copied();
             if let Some(mut init) = init {
                 // SAFETY: the id that the request has made.
-                qp::create_basic(unsafe { Id::of(child) }?, c.pd, &raw mut init)?;
+                let child = unsafe { Id::of(child) }?;
+                // A request of the other device has that device's default domain, as the listener has its own's.
+                let pd = if device::is_default(this.kind(), c.pd) { null_mut() } else { c.pd };
+                qp::create_basic(child, pd, &raw mut init)?;
             }
             Ok(child)
         };
@@ -182,7 +185,7 @@ fn create_srq(id: &Id, attr: &mut ibv_srq_init_attr_ex) -> Result<()> {
     }
     if attr.srq_type == sys::IBV_SRQT_XRC {
         if attr.comp_mask & sys::IBV_SRQ_INIT_ATTR_XRCD == 0 || attr.xrcd.is_null() {
-            attr.xrcd = device::xrc_domain()?;
+            attr.xrcd = device::xrc_domain(id.kind())?;
         }
         if attr.comp_mask & sys::IBV_SRQ_INIT_ATTR_CQ == 0 || attr.cq.is_null() {
             qp::create_cqs(id, 0, attr.attr.max_wr)?;

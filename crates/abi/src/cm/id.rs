@@ -10,6 +10,7 @@ use ::cm::{Channel, Cm, Ece, IdKey};
 use libc::{c_int, c_void};
 use nic::Nic;
 use parking_lot::{Condvar, Mutex};
+use report::Device;
 use sys::cma::{ibv_sa_path_rec, rdma_cm_id, rdma_event_channel, rdma_ib_addr, rdma_port_space};
 use verbs::limits::DEFAULT_PKEY;
 use verbs::{Errno, Result};
@@ -143,8 +144,8 @@ pub struct Inner {
     pub groups: Vec<Group>,
     /// The last group's number.
     pub last_group: u64,
-    /// True if the id uses the device.
-    pub device: bool,
+    /// The device that the id uses.
+    pub device: Option<Device>,
     /// True while rdma_resolve_addrinfo(3) is under way, or done and its result not queried.
     pub resolving: bool,
     /// The result, a `rdma_addrinfo`.
@@ -254,15 +255,8 @@ impl Id {
     /// Bring C's structure up to date with the manager's: addresses, device, path.
     pub fn refresh(&self) -> Result<()> {
         let view = self.cm.view(self.key)?;
-        if view.device && !self.inner.lock().device {
-            let (context, pd) = device::hold()?;
-            self.inner.lock().device = true;
-            // SAFETY: the calls that come here are the ones that may change these members.
-            let c = unsafe { self.fields() };
-            (c.verbs, c.port_num) = (context, 1);
-            if c.pd.is_null() {
-                c.pd = pd;
-            }
+        if let Some(kind) = view.device {
+            self.take_device(kind)?;
         }
         // SAFETY: as above.
         let addr = unsafe { &mut self.fields().route.addr };
@@ -273,7 +267,7 @@ impl Id {
             none.set_port(0);
             addr.dst.dst_storage = sockaddr::storage(&view.dst.unwrap_or(none));
         }
-        if view.device {
+        if view.device.is_some() {
             let (sgid, dgid) = (sys::ibv_gid { raw: view.sgid.0 }, sys::ibv_gid { raw: view.dgid.0 });
             addr.ibaddr = rdma_ib_addr { sgid, dgid, pkey: DEFAULT_PKEY.to_be() };
         }
@@ -284,6 +278,44 @@ impl Id {
             (route.path_rec, route.num_paths) = (Box::into_raw(Box::new(path)), 1);
         }
         Ok(())
+    }
+
+    /// Hold a device in place of the one that the id holds, if it is another: an id that was bound to an address
+    /// changes to softiw0 when it resolves the address of another host.
+    ///
+    /// # Errors
+    /// EINVAL: the id has a queue pair of the other device; as [`device::hold`].
+    fn take_device(&self, kind: Device) -> Result<()> {
+        let held = self.inner.lock().device;
+        if held == Some(kind) {
+            return Ok(());
+        }
+        // SAFETY: the calls that come here are the ones that may change these members.
+        let c = unsafe { self.fields() };
+        if !c.qp.is_null() || !c.srq.is_null() {
+            return Err(Errno::EINVAL);
+        }
+        let (context, pd) = device::hold(kind)?;
+        self.inner.lock().device = Some(kind);
+        (c.verbs, c.port_num) = (context, 1);
+        // SAFETY: the id's domain, which is alive (man page).
+        if c.pd.is_null() || unsafe { (*c.pd).context } != context {
+            c.pd = pd;
+        }
+        if let Some(held) = held {
+            device::release(held);
+        }
+        Ok(())
+    }
+
+    /// The device of the id: softrnic0 if it has none yet.
+    pub fn kind(&self) -> Device {
+        self.inner.lock().device.unwrap_or_default()
+    }
+
+    /// True if the id is on softiw0.
+    pub fn is_iwarp(&self) -> bool {
+        self.kind().is_iwarp()
     }
 
     /// Wait until `reported` events are acknowledged.
@@ -331,8 +363,8 @@ impl Id {
             let inner = this.inner.lock();
             (inner.sync, c.channel, inner.device)
         };
-        if device {
-            device::release();
+        if let Some(device) = device {
+            device::release(device);
         }
         if sync {
             // SAFETY: the id's own channel.

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use ::cm::{Event, EventKind, Params};
 use libc::{c_int, c_void, sockaddr};
+use report::Device;
 use sys::cma::{
     RDMA_CM_JOIN_MC_ATTR_ADDRESS, RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS, RDMA_CM_JOIN_MC_ATTR_RESERVED,
     RDMA_MC_JOIN_FLAG_RESERVED, RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER, RDMA_PS_UDP, rdma_cm_id,
@@ -23,7 +24,7 @@ use crate::entry::{Zeroed, argument, minus_one};
 fn mgid(id: &Id, addr: &SocketAddr) -> Gid {
     // SAFETY: a member that no thread writes after creation.
     let udp = unsafe { id.fields() }.ps == RDMA_PS_UDP;
-    let link_layer = super::manager().map(|(nic, _)| nic.link_layer()).unwrap_or_default();
+    let link_layer = super::manager().map(|(nic, _)| nic.link_layer(Device::Roce)).unwrap_or_default();
     ::cm::group::gid(link_layer, addr.ip(), udp)
 }
 

@@ -160,7 +160,7 @@ pub fn create(id: &Id, attr: *mut ibv_qp_init_attr_ex) -> Result<()> {
         }
         let none = (*attr).comp_mask & sys::IBV_QP_INIT_ATTR_XRCD == 0 || (*attr).xrcd.is_null();
         if c.qp_type == sys::IBV_QPT_XRC_RECV && none {
-            (*attr).xrcd = device::xrc_domain()?;
+            (*attr).xrcd = device::xrc_domain(id.kind())?;
             (*attr).comp_mask |= sys::IBV_QP_INIT_ATTR_XRCD;
         }
         let size = |own: *mut sys::ibv_cq, given: *mut sys::ibv_cq, wanted: u32| {

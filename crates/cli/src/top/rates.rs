@@ -85,8 +85,8 @@ pub struct CqRow {
 /// The device of a process in the table. Every process has one of its own, with one port.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Device {
-    /// Its name.
-    pub name: &'static str,
+    /// Its name, or the names of both.
+    pub name: String,
     /// The number of open contexts.
     pub contexts: u32,
     /// The number of memory regions.
@@ -109,7 +109,7 @@ impl Device {
         peers.sort_unstable();
         peers.dedup();
         Device {
-            name: if adapter.iwarp { report::Device::Iwarp } else { report::Device::Roce }.name(),
+            name: adapter.devices.join(" and "),
             contexts: adapter.contexts,
             mrs: adapter.mrs,
             mr_bytes: adapter.mr_bytes,

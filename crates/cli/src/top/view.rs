@@ -131,8 +131,16 @@ mod tests {
 
     #[test]
     fn a_device_is_a_line() {
-        let device =
-            Device { name: "d", contexts: 1, mrs: 2, mr_bytes: 8192, qps: 3, cqs: 1, peers: vec![7], polled: true };
+        let device = Device {
+            name: "d".into(),
+            contexts: 1,
+            mrs: 2,
+            mr_bytes: 8192,
+            qps: 3,
+            cqs: 1,
+            peers: vec![7],
+            polled: true,
+        };
         assert_eq!(
             about(&device),
             "d: 1 context, 3 QPs, 1 CQ, 2 MRs (8.0 KiB), 1 peer; data moved by the program's polls"

@@ -16,8 +16,8 @@ impl<P: Env> Engine<P> {
 
     /// `ibv_create_ah(3)`.
     pub fn create_ah(&mut self, pd: PdId, attr: &AhAttr) -> Result<AhId> {
-        self.pd_ctx(pd)?;
-        self.not_in_iwarp()?;
+        let ctx = self.pd_ctx(pd)?;
+        self.not_in_iwarp(ctx)?;
         self.check_ah(attr)?;
         let id = self.ahs.insert(Ah { pd, attr: *attr }).ok_or(Errno::ENOMEM)?;
         let _ = self.use_pd(pd);

@@ -59,7 +59,7 @@ impl<P: Env> Engine<P> {
         managed: &Managed,
     ) -> Result<(QpId, QpCreated)> {
         let mut init = *init;
-        self.not_in_iwarp()?;
+        self.not_in_iwarp(ctx)?;
         if init.qp_type != QpType::Rc || managed.recv.is_some() && init.srq.is_some() {
             return Err(Errno::EINVAL);
         }

@@ -159,7 +159,7 @@ impl<P: Env> Engine<P> {
     /// `ibv_alloc_mw(3)`.
     pub fn alloc_mw(&mut self, pd: PdId, kind: MwKind) -> Result<(MwId, RKey)> {
         let ctx = self.pd_ctx(pd)?;
-        self.not_in_iwarp()?;
+        self.not_in_iwarp(ctx)?;
         let (id, key) = self.mem.add_mw(ctx, pd, kind, || self.env.random())?;
         let _ = self.use_pd(pd);
         Ok((id, RKey(key)))

@@ -29,8 +29,9 @@ impl<P: Env> Engine<P> {
         let rq = RecvQueue::new(cap.max_recv_wr, cap.max_recv_sge)?;
         let (block, qpn) = self.qpns.claim().ok_or(Errno::ENOMEM)?;
         let init = QpInit { cap, ..*init };
+        let is_iwarp = self.is_iwarp(ctx);
         // A new queue pair of iWARP is found in INIT (Linux: siw_query_qp): there is nothing to be set before.
-        let state = if self.is_iwarp { QpState::Init } else { QpState::Reset };
+        let state = if is_iwarp { QpState::Init } else { QpState::Reset };
         // Words of destroyed queue pairs serve again: as many live as there were queue pairs at one time.
         // They begin at random, so that another process's word at the same address does not pass for one.
         let first = self.env.random();
@@ -63,6 +64,7 @@ impl<P: Env> Engine<P> {
                     same_host: SameHostState::new(Ticket::new(ticket)),
                     unreliable: Unreliable::default(),
                     stream: None,
+                    is_iwarp,
                     timed: false,
                     timer_at: None,
                     recv: None,
@@ -93,7 +95,7 @@ impl<P: Env> Engine<P> {
             (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
         }
         if ty != QpType::Rc {
-            self.not_in_iwarp()?;
+            self.not_in_iwarp(ctx)?;
         }
         if cap.max_send_wr > limits::MAX_QP_WR
             || cap.max_recv_wr > limits::MAX_QP_WR

@@ -3,7 +3,7 @@
 use iwarp::mpa::Agreed;
 use iwarp::rdmap::{Config, End, Fault, Stream};
 use verbs::{
-    Errno, EventKind, EventSource, QpAttr, QpAttrMask as M, QpId, QpState, QpType, Qpn, Result, WcStatus, limits,
+    CtxId, Errno, EventKind, EventSource, QpAttr, QpAttrMask as M, QpId, QpState, QpType, Qpn, Result, WcStatus, limits,
 };
 use wire::{Env, Nanos};
 
@@ -17,14 +17,24 @@ use crate::qp::Qp;
 const EARLY_FROM: u32 = 16 << 10;
 
 impl<P: Env> Engine<P> {
-    /// Makes the queue pairs of this engine those of iWARP. To be called before there are any.
-    pub fn set_iwarp(&mut self) {
-        self.is_iwarp = true;
+    /// Makes a context one of iWARP: so are the queue pairs that it gets from now on.
+    ///
+    /// # Errors
+    /// EINVAL: no such context.
+    pub fn set_iwarp(&mut self, ctx: CtxId) -> Result<()> {
+        self.ctxs.get_mut(ctx).ok_or(Errno::EINVAL)?.is_iwarp = true;
+        self.has_iwarp = true;
+        Ok(())
+    }
+
+    /// True if a context is one of iWARP.
+    pub(crate) fn is_iwarp(&self, ctx: CtxId) -> bool {
+        self.ctxs.get(ctx).is_some_and(|ctx| ctx.is_iwarp)
     }
 
     /// Refuses, with EOPNOTSUPP, what iWARP does not have: datagrams, windows, managed queues.
-    pub(crate) fn not_in_iwarp(&self) -> Result<()> {
-        if self.is_iwarp { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
+    pub(crate) fn not_in_iwarp(&self, ctx: CtxId) -> Result<()> {
+        if self.is_iwarp(ctx) { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
     }
 
     /// Connects a queue pair: its TCP connection is in full operation, and the queue pair in RTS. `emss`: bytes of
@@ -34,9 +44,9 @@ impl<P: Env> Engine<P> {
     /// # Errors
     /// EINVAL: no such queue pair; EISCONN (106): it has a connection, or had one.
     pub fn attach_stream(&mut self, qpn: Qpn, agreed: &Agreed, emss: usize, before: &[u8], now: Nanos) -> Result<QpId> {
-        let id = self.qpns.find(qpn).filter(|_| self.is_iwarp).ok_or(Errno::EINVAL)?;
+        let id = self.qpns.find(qpn).ok_or(Errno::EINVAL)?;
         let mut qp = self.checkout_qp(id).ok_or(Errno::EINVAL)?;
-        let result = if qp.init.qp_type != QpType::Rc {
+        let result = if qp.init.qp_type != QpType::Rc || !qp.is_iwarp {
             Err(Errno::EINVAL)
         } else if qp.state != QpState::Init || qp.stream.is_some() {
             Err(Errno(106))
@@ -114,7 +124,7 @@ impl<P: Env> Engine<P> {
 
     /// Copies what connections still have to send of regions: a region changes, or goes.
     pub(crate) fn settle_streams(&mut self) {
-        if !self.is_iwarp {
+        if !self.has_iwarp {
             return;
         }
         let waits = |qp: &Qp| qp.stream.as_ref().is_some_and(|state| state.output.has_memory());

@@ -22,7 +22,8 @@ fn connected_over(emss: usize, seed: u64, crc: bool, markers: bool) -> (World, [
 fn connected_with(depths: (u16, u16), emss: usize, seed: u64, crc: bool, markers: bool) -> (World, [QpId; 2]) {
     let mut w = World::new(2, seed);
     let mut ids = [0, 1].map(|node| {
-        w.nodes[node].engine.set_iwarp();
+        let ctx = w.nodes[node].ctx;
+        w.nodes[node].engine.set_iwarp(ctx).unwrap();
         w.qp(node, QpType::Rc)
     });
     for (node, role) in [(0, Role::Initiator), (1, Role::Responder)] {

@@ -40,7 +40,7 @@ pub struct Side {
 
 impl Side {
     pub fn new() -> Side {
-        let context: &'static Context = Box::leak(Box::new(nic().open().unwrap()));
+        let context: &'static Context = Box::leak(Box::new(nic().open(report::Device::Iwarp).unwrap()));
         let pd = nic().lock().alloc_pd(context.id).unwrap();
         let (cq, _) = nic().lock().create_cq(context.id, 1024, 1, CqOpts::default()).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
