@@ -21,8 +21,16 @@ const MAX_BACKLOG: u32 = 1024;
 /// The result of a call that may first need something prepared.
 type Outcome = std::result::Result<(), Stop>;
 
+/// The number of ephemeral ports that are tried.
+const TRIES: usize = 256;
+
 impl State {
+    /// Bind an id that may listen. An ephemeral port is one that TCP has free, if softiw0 is there.
     pub(crate) fn bind(&mut self, id: IdKey, addr: &SocketAddr, prepared: &mut Prepared) -> Outcome {
+        self.bind_as(id, addr, addr.port() == 0, prepared)
+    }
+
+    fn bind_as(&mut self, id: IdKey, addr: &SocketAddr, keeps_tcp: bool, prepared: &mut Prepared) -> Outcome {
         let entry = self.id(id)?;
         if entry.phase != Phase::Idle {
             return Err(Errno::EINVAL.into());
@@ -46,8 +54,22 @@ impl State {
         if !wildcard && nic::faults::is_removed() {
             return Err(Errno::ENODEV.into());
         }
-        let port = self.claim_port(space, claim, prepared)?;
+        let mut port = self.claim_port(space, claim.clone(), prepared)?;
+        let mut kept = None;
+        for tries_left in (0..TRIES).rev().filter(|_| keeps_tcp) {
+            match self.keep_tcp(space, &port.claim) {
+                Ok(socket) => kept = socket,
+                Err(_) if tries_left == 0 => {}
+                Err(_) => {
+                    self.release_port(space, &port);
+                    port = self.claim_port(space, claim.clone(), prepared)?;
+                    continue;
+                }
+            }
+            break;
+        }
         let entry = self.id(id)?;
+        entry.kept = kept;
         entry.src = Some(port.claim.addr);
         entry.only = port.claim.only;
         entry.port = Some(port);
@@ -106,7 +128,7 @@ impl State {
                 SocketAddr::V4(_) => SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0),
                 SocketAddr::V6(_) => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
             };
-            self.bind(id, src.unwrap_or(&any), prepared)?;
+            self.bind_as(id, src.unwrap_or(&any), false, prepared)?;
         }
         let entry = self.id(id)?;
         let from = entry.src.ok_or(Errno::EINVAL)?;
@@ -134,6 +156,7 @@ impl State {
             return Ok(());
         }
         let entry = self.id(id)?;
+        entry.kept = None;
         entry.src = Some(at_port(&route.src, from.port()));
         entry.dst = Some(route.dst);
         entry.wire = wire;

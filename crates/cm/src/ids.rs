@@ -64,6 +64,8 @@ pub(crate) struct Id {
     pub options: Options,
     pub only: bool,
     pub port: Option<Port>,
+    /// The TCP port, until the id listens there.
+    pub kept: Option<TrackedFd>,
     pub listener: Option<Listener>,
     pub conn: Option<Conn>,
     /// The connection, in place of `conn`, of a device of iWARP.
@@ -163,6 +165,7 @@ impl State {
             options: Options::default(),
             only: false,
             port: None,
+            kept: None,
             listener: None,
             conn: None,
             mpa: None,

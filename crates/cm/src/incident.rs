@@ -49,7 +49,7 @@ impl State {
         self.leave_mpa(id);
         let Some(entry) = self.ids.get_mut(&id) else { return };
         entry.removed = true;
-        entry.retry.next = None;
+        (entry.retry.next, entry.kept) = (None, None);
         let (port, listener, space) = (entry.port.take(), entry.listener.take(), entry.port_space);
         let connection = entry.link.take().map(|link| (link, entry.peer));
         let channel = entry.channel.clone();

@@ -335,7 +335,7 @@ impl Cm {
         if !matches!(entry.phase, Phase::Idle | Phase::Bound) {
             return Err(Errno::EINVAL);
         }
-        (entry.options.only, entry.only) = (Some(only), only);
+        (entry.options.only, entry.only, entry.kept) = (Some(only), only, None);
         state.change_claim_of(id, |claim| claim.only = only)
     }
 

@@ -25,6 +25,7 @@ use crate::ids::{IdKey, Phase, Retry, State as Manager};
 use crate::links::Token;
 use crate::manager::{ConnectParams, Options, port_space};
 use crate::message::Half;
+use crate::names::Claim;
 use crate::requests::{RETRY_FIRST, RETRY_TIME, half};
 use crate::route::Wire;
 use crate::tcp::{self, ECONNRESET, Read, Side, TcpKey};
@@ -132,10 +133,27 @@ impl Manager {
         }
         let entry = self.id(id)?;
         let addr = entry.src.ok_or(Errno::EINVAL)?;
-        let socket = tcp::listen(&addr, entry.only, if backlog > 0 { backlog } else { 1024 })?;
-        let socket = TrackedFd::new(socket, self.fds());
+        let (only, kept) = (entry.only, entry.kept.take());
+        let socket = match kept {
+            Some(socket) => socket,
+            None => TrackedFd::new(tcp::bind(&addr, only)?, self.fds()),
+        };
+        tcp::listen(&socket, if backlog > 0 { backlog } else { 1024 })?;
         self.watch(&socket, Token::TcpListener(id))?;
         Ok(Some(socket))
+    }
+
+    /// A TCP socket with the port of a new id, if softiw0 may listen there. EADDRINUSE: another program has it. What
+    /// else goes wrong is left to rdma_listen.
+    pub(crate) fn keep_tcp(&self, space: u16, claim: &Claim) -> Result<Option<TrackedFd>> {
+        if !self.has(Device::Iwarp) || space != port_space::TCP {
+            return Ok(None);
+        }
+        match tcp::bind(&claim.addr, claim.only) {
+            Ok(socket) => Ok(Some(TrackedFd::new(socket, self.fds()))),
+            Err(Errno::EADDRINUSE) => Err(Errno::EADDRINUSE),
+            Err(_) => Ok(None),
+        }
     }
 
     /// Ask for a connection.

@@ -83,19 +83,26 @@ fn tcp_socket(addr: &SocketAddr) -> Result<rustix::fd::OwnedFd> {
     rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(errno)
 }
 
-/// Listen at the address. `only`: an IPv6 wildcard takes no connections of IPv4.
+/// A socket with this address. `only`: an IPv6 wildcard takes no connections of IPv4.
 ///
 /// # Errors
-/// EADDRINUSE: a TCP program has the port; as socket(2), bind(2), listen(2).
-pub(crate) fn listen(addr: &SocketAddr, only: bool, backlog: i32) -> Result<rustix::fd::OwnedFd> {
+/// EADDRINUSE: a TCP program has the port; as socket(2), bind(2).
+pub(crate) fn bind(addr: &SocketAddr, only: bool) -> Result<rustix::fd::OwnedFd> {
     let socket = tcp_socket(addr)?;
     sockopt::set_socket_reuseaddr(&socket, true).map_err(errno)?;
     if addr.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, only).map_err(errno)?;
     }
     rustix::net::bind(&socket, addr).map_err(errno)?;
-    rustix::net::listen(&socket, backlog).map_err(errno)?;
     Ok(socket)
+}
+
+/// Listen.
+///
+/// # Errors
+/// EADDRINUSE: another program listens at the port; as listen(2).
+pub(crate) fn listen(socket: &TrackedFd, backlog: i32) -> Result<()> {
+    rustix::net::listen(socket, backlog).map_err(errno)
 }
 
 /// Begin to connect. The address of this side has the id's port, if TCP has it free.
