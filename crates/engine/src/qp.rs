@@ -226,6 +226,11 @@ pub(crate) struct Qp {
     pub cross_channel: bool,
 }
 
+/// [`Qp::psns`] for this path MTU, which is a power of two.
+pub(crate) fn psns(len: u32, mtu: u32) -> u32 {
+    if len <= mtu { 1 } else { ((u64::from(len) + u64::from(mtu) - 1) >> mtu.trailing_zeros()) as u32 }
+}
+
 impl Qp {
     /// True if this request was posted behind several requests with completions that were not polled.
     pub fn queues(&self, number: u64) -> bool {
@@ -234,12 +239,7 @@ impl Qp {
 
     /// Sequence numbers of a message of `len` bytes (IBTA vol. 1, 9.7.2: one per packet, at least one).
     pub fn psns(&self, len: u32) -> u32 {
-        // An MTU is a power of two.
-        if len <= self.mtu {
-            1
-        } else {
-            ((u64::from(len) + u64::from(self.mtu) - 1) >> self.mtu.trailing_zeros()) as u32
-        }
+        psns(len, self.mtu)
     }
 
     /// Forgets all work and all connection state: the RESET state.

@@ -143,7 +143,9 @@ impl<P: Env> Engine<P> {
         }
         let (offset, inline) = (e.sent, e.flags.contains(SendFlags::INLINE));
         let rest = e.len - offset;
-        packet.psn = e.first_psn.plus((offset - e.executed) / qp.mtu);
+        // A message that begins costs no division.
+        let begun = offset - e.executed;
+        packet.psn = if begun == 0 { e.first_psn } else { e.first_psn.plus(begun / qp.mtu) };
         packet.remote_addr = if write { packet.remote_addr.wrapping_add(u64::from(offset)) } else { 0 };
         if qp.init.qp_type == QpType::XrcIni {
             packet.swap = u64::from(e.srqn);
@@ -155,7 +157,7 @@ impl<P: Env> Engine<P> {
             qp.inflight[at].carrier = Carrier::Mixed;
         }
         // At any sequence number that the requester goes back to, the pieces end where those before ended.
-        let most = |most: u32| rest.min(most - offset % most);
+        let most = |most: u32| rest.min(if offset == 0 { most } else { most - offset % most });
         let mut piece = Piece { len: most(if single_copy { PIECE } else { caps.segment }), by_ref: false };
         if inline {
             self.bytes.resize(piece.len as usize, 0);

@@ -5,7 +5,7 @@ use verbs::{Opcode, Psn, QpState, QpType, RKey, SendBody, SendFlags, WcStatus, l
 use wire::{Env, LinkId, Nanos, Packet, PacketOp, Payload, SHORTEST, SendError, packet_flags as flag};
 
 use crate::Engine;
-use crate::qp::{Carrier, Inflight, Qp};
+use crate::qp::{Carrier, Inflight, Qp, psns};
 use crate::rc::packets::Piece;
 use crate::region::LocalFault;
 use crate::same_host::co_copy::LIST_OF_ONE;
@@ -46,11 +46,15 @@ impl<P: Env> Engine<P> {
         loop {
             while qp.cursor < qp.inflight.len() {
                 let gathered = std::mem::take(&mut gathered);
-                let one_sided = qp.inflight[qp.cursor].one_sided && !qp.inflight[qp.cursor].out;
-                if one_sided && !self.one_sided_next(qp, gathered) {
-                    return Ok(()); // the request goes on under the next hold of the lock
+                let e = &qp.inflight[qp.cursor];
+                let (mut out, one_sided) = (e.out, e.one_sided && !e.out);
+                if one_sided {
+                    if !self.one_sided_next(qp, gathered) {
+                        return Ok(()); // the request goes on under the next hold of the lock
+                    }
+                    out = qp.inflight[qp.cursor].out;
                 }
-                if !qp.inflight[qp.cursor].out {
+                if !out {
                     if qp.init.qp_type == QpType::Ud {
                         self.send_datagram(qp, qp.cursor, now)?;
                     } else {
@@ -131,7 +135,11 @@ impl<P: Env> Engine<P> {
         };
         let (len, at) = (wqe.len(), qp.inflight.len());
         let (local, first_psn) = (is_local(wqe.opcode), qp.rc.next_psn);
-        let make = |wqe| Inflight::new(number, wqe, first_psn, len.min(u64::from(u32::MAX)) as u32, now);
+        let queued = qp.queues(number);
+        let make = |wqe| Inflight {
+            queued,
+            ..Inflight::new(number, wqe, first_psn, len.min(u64::from(u32::MAX)) as u32, now)
+        };
         let admitted = if local {
             let mut entry = make(wqe);
             let admitted = self.admit(qp, &mut entry, len);
@@ -141,7 +149,6 @@ impl<P: Env> Engine<P> {
             qp.inflight.push_back(make(wqe)); // made in its place: it is not moved
             self.check_entry(qp, &qp.inflight[at], len)
         };
-        qp.inflight[at].queued = qp.queues(number);
         match admitted {
             // The request takes no sequence number: for the peer's queue pair, nothing has come.
             Ok(()) if self.may_go_one_sided(qp, at) => {
@@ -215,17 +222,17 @@ impl<P: Env> Engine<P> {
 
     /// Gives a request that will be sent its sequence numbers.
     pub(crate) fn number(qp: &mut Qp, at: usize) {
-        let (e, next) = (&qp.inflight[at], qp.rc.next_psn);
-        let psns = match e.opcode {
+        let (mtu, is_datagram, next) = (qp.mtu, qp.init.qp_type == QpType::Ud, qp.rc.next_psn);
+        let e = &mut qp.inflight[at];
+        e.first_psn = next;
+        e.psns = match e.opcode {
             _ if is_local(e.opcode) => 0,
             Opcode::CmpAndSwp | Opcode::FetchAndAdd | Opcode::AtomicWrite | Opcode::Flush => 1,
-            _ if qp.init.qp_type == QpType::Ud => 1,
-            _ => qp.psns(e.len - e.executed),
+            _ if is_datagram => 1,
+            _ => psns(e.len - e.executed, mtu),
         };
         qp.rc.reads_out += u32::from(e.is_read_like());
-        qp.rc.next_psn = next.plus(psns);
-        let e = &mut qp.inflight[at];
-        (e.first_psn, e.psns) = (next, psns);
+        qp.rc.next_psn = next.plus(e.psns);
     }
 
     /// Sends the packets of the entry at the cursor, from where the last turn stopped: all that are left, unless others

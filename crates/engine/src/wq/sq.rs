@@ -263,7 +263,7 @@ impl SendQueue {
                         }
                     }
                 }
-                SendData::Inline(pieces) => extra = self.put_inline(data, pieces),
+                SendData::Inline(pieces) => extra = self.put_inline(self.posted, pieces),
             }
         }
         put(0, first_word(wr.opcode, flags, sges, wr.imm_or_rkey));
@@ -408,7 +408,7 @@ impl SendQueue {
         match data.as_array::<8>() {
             Some(word) => entry[HEAD / 8].store(u64::from_ne_bytes(*word), Ordering::Relaxed),
             None => {
-                self.put_inline(self.base(self.posted) + HEAD / 8, &[data]);
+                self.put_inline(self.posted, &[data]);
             }
         }
     }

@@ -1,22 +1,41 @@
-//! Inline data in a send queue's entries.
+//! Inline data in a send queue's entries. A managed queue takes none ([`SendQueue::new_managed`]).
 
-use super::{HEAD, SendQueue};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{HEAD, SendQueue, WORDS};
 
 impl SendQueue {
-    /// Writes inline data from this word on; their bytes.
-    pub(super) fn put_inline(&self, at: usize, pieces: &[&[u8]]) -> u32 {
+    /// The places of a request's data: the end of its first entry, then its other entries.
+    fn data_places(&self, number: u64) -> impl Iterator<Item = &[AtomicU64]> {
+        let at = self.base(number) / WORDS;
+        let entries = self.entries.get(at..at + self.stride).unwrap_or_default();
+        let (first, others) = entries.split_at(entries.len().min(1));
+        first.iter().map(|entry| &entry.0[HEAD / 8..]).chain(others.iter().map(|entry| &entry.0[..]))
+    }
+
+    /// Writes inline data of the request with this number; their bytes.
+    pub(super) fn put_inline(&self, number: u64, pieces: &[&[u8]]) -> u32 {
         if let [piece] = pieces {
-            let (words, rest) = piece.as_chunks::<8>();
-            for (i, word) in words.iter().enumerate() {
-                self.put(at + i, u64::from_ne_bytes(*word));
-            }
-            if !rest.is_empty() {
-                let mut word = [0u8; 8];
-                word[..rest.len()].copy_from_slice(rest);
-                self.put(at + words.len(), u64::from_ne_bytes(word));
+            let mut left = *piece;
+            for places in self.data_places(number) {
+                let (these, others) = left.split_at(left.len().min(8 * places.len()));
+                let (words, rest) = these.as_chunks::<8>();
+                for (place, word) in places.iter().zip(words) {
+                    place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+                }
+                if let Some(place) = places.get(words.len()).filter(|_| !rest.is_empty()) {
+                    let mut word = [0u8; 8];
+                    word[..rest.len()].copy_from_slice(rest);
+                    place.store(u64::from_ne_bytes(word), Ordering::Relaxed);
+                }
+                left = others;
+                if left.is_empty() {
+                    break;
+                }
             }
             return piece.len() as u32;
         }
+        let at = self.base(number) + HEAD / 8;
         let (mut word, mut filled, mut total) = ([0u8; 8], 0, 0usize);
         for &byte in pieces.iter().copied().flatten() {
             word[filled] = byte;
@@ -35,6 +54,28 @@ impl SendQueue {
 
     /// Copies inline data of a fetched request from `offset` on.
     pub fn inline_bytes(&self, number: u64, offset: u32, out: &mut [u8]) {
+        if offset > 0 {
+            return self.inline_bytes_behind(number, offset, out);
+        }
+        let mut left = out;
+        for places in self.data_places(number) {
+            let (these, others) = left.split_at_mut(left.len().min(8 * places.len()));
+            let (words, rest) = these.as_chunks_mut::<8>();
+            for (place, word) in places.iter().zip(words.iter_mut()) {
+                *word = place.load(Ordering::Relaxed).to_ne_bytes();
+            }
+            if let Some(place) = places.get(words.len()).filter(|_| !rest.is_empty()) {
+                rest.copy_from_slice(&place.load(Ordering::Relaxed).to_ne_bytes()[..rest.len()]);
+            }
+            left = others;
+            if left.is_empty() {
+                break;
+            }
+        }
+    }
+
+    #[cold]
+    fn inline_bytes_behind(&self, number: u64, offset: u32, out: &mut [u8]) {
         let at = self.base(number) + HEAD / 8;
         let (first, skip) = (at + offset as usize / 8, offset as usize % 8);
         let (head, rest) = out.split_at_mut(out.len().min((8 - skip) % 8));
@@ -42,6 +83,31 @@ impl SendQueue {
         let first = first + usize::from(skip != 0);
         for (i, bytes) in rest.chunks_mut(8).enumerate() {
             bytes.copy_from_slice(&self.get(first + i).to_ne_bytes()[..bytes.len()]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inline_data_of_any_length_come_back_from_any_offset() {
+        const MOST: u32 = 256;
+        let mut queue = SendQueue::new(4, 2, MOST).unwrap();
+        queue.posted = 3; // the last entry: a word behind its place would be outside of the array
+        let data: Vec<u8> = (1..=MOST).map(|i| (i % 251) as u8).collect();
+        for len in 0..=data.len() {
+            let (one, two) = (&data[..len], [&data[..len / 3], &data[len / 3..len]]);
+            for pieces in [&[one][..], &two[..]] {
+                assert_eq!(queue.put_inline(3, &[&[0xff; MOST as usize]]), MOST);
+                assert_eq!(queue.put_inline(3, pieces), len as u32);
+                for offset in 0..=len {
+                    let mut out = vec![0; len - offset];
+                    queue.inline_bytes(3, offset as u32, &mut out);
+                    assert_eq!(out, one[offset..], "{len} bytes from {offset} on, {} pieces", pieces.len());
+                }
+            }
         }
     }
 }
