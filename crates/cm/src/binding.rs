@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use memory::fds::TrackedFd;
 use report::Device;
 use verbs::{Errno, Result};
 
@@ -11,7 +12,7 @@ use crate::ids::{IdKey, Listener, Phase, State};
 use crate::links::Token;
 use crate::manager::port_space;
 use crate::names::{Claim, is_wildcard};
-use crate::ports::at_port;
+use crate::ports::{Port, at_port};
 use crate::prepare::{Prepared, Stop};
 use crate::route::{self, Wire};
 
@@ -54,20 +55,10 @@ impl State {
         if !wildcard && nic::faults::is_removed() {
             return Err(Errno::ENODEV.into());
         }
-        let mut port = self.claim_port(space, claim.clone(), prepared)?;
-        let mut kept = None;
-        for tries_left in (0..TRIES).rev().filter(|_| keeps_tcp) {
-            match self.keep_tcp(space, &port.claim) {
-                Ok(socket) => kept = socket,
-                Err(_) if tries_left == 0 => {}
-                Err(_) => {
-                    self.release_port(space, &port);
-                    port = self.claim_port(space, claim.clone(), prepared)?;
-                    continue;
-                }
-            }
-            break;
-        }
+        let (port, kept) = match keeps_tcp {
+            true => self.claim_with_tcp(space, &claim, prepared)?,
+            false => (self.claim_port(space, claim, prepared)?, None),
+        };
         let entry = self.id(id)?;
         entry.kept = kept;
         entry.src = Some(port.claim.addr);
@@ -78,6 +69,31 @@ impl State {
         entry.device = (!wildcard && !is_inner).then_some(first);
         entry.phase = Phase::Bound;
         Ok(())
+    }
+
+    /// Claim a port that TCP has free, too. Those that it has not are held meanwhile, so that each try is of another.
+    fn claim_with_tcp(
+        &mut self,
+        space: u16,
+        claim: &Claim,
+        prepared: &mut Prepared,
+    ) -> std::result::Result<(Port, Option<TrackedFd>), Stop> {
+        let mut busy = Vec::new();
+        let found = loop {
+            let port = match self.claim_port(space, claim.clone(), prepared) {
+                Ok(port) => port,
+                Err(stop) => break Err(stop),
+            };
+            match self.keep_tcp(space, &port.claim) {
+                Ok(kept) => break Ok((port, kept)),
+                Err(_) if busy.len() == TRIES => break Ok((port, None)), // rdma_listen tells
+                Err(_) => busy.push(port),
+            }
+        };
+        for port in busy {
+            self.release_port(space, &port);
+        }
+        found
     }
 
     pub(crate) fn change_claim_of(&mut self, id: IdKey, change: impl FnOnce(&mut Claim)) -> Result<()> {

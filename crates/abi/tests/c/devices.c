@@ -365,8 +365,8 @@ static void port_is_taken(struct rdma_event_channel *channel)
 {
 	struct sockaddr_in addr;
 	socklen_t len = sizeof addr;
-	struct rdma_cm_id *id, *datagrams;
-	int tcp, bound = 0;
+	struct rdma_cm_id *id, *datagrams, *ids[4];
+	int tcp, port, near[32], bound = 0;
 
 	/* The number may be one that another process has in a port space of rdma_cm: then it is not this test's. */
 	for (int tries = 0; !bound; tries++) {
@@ -398,8 +398,27 @@ static void port_is_taken(struct rdma_event_channel *channel)
 	MUST(tcp >= 0);
 	FAILS(EADDRINUSE, -1, bind(tcp, (struct sockaddr *)&addr, sizeof addr));
 	NUMBER(0, rdma_listen(id, 1));
-	MUST(rdma_destroy_id(id) == 0);
 	close(tcp);
+	/* It is none that TCP has given to another program: here all those next to the last one. */
+	port = ntohs(addr.sin_port) & ~31;
+	for (int i = 0; i < 32; i++) {
+		addr.sin_port = htons(port + i);
+		near[i] = socket(AF_INET, SOCK_STREAM, 0);
+		MUST(near[i] >= 0);
+		if (bind(near[i], (struct sockaddr *)&addr, sizeof addr) == 0)
+			MUST(listen(near[i], 1) == 0);
+	}
+	for (int i = 0; i < 4; i++) {
+		addr.sin_port = 0;
+		MUST(rdma_create_id(channel, &ids[i], NULL, RDMA_PS_TCP) == 0);
+		MUST(rdma_bind_addr(ids[i], (struct sockaddr *)&addr) == 0);
+		NUMBER(0, rdma_listen(ids[i], 1));
+	}
+	for (int i = 0; i < 4; i++)
+		MUST(rdma_destroy_id(ids[i]) == 0);
+	for (int i = 0; i < 32; i++)
+		close(near[i]);
+	MUST(rdma_destroy_id(id) == 0);
 }
 
 /* An endpoint whose queue pairs are made for it: each in the domain of its own device. */

@@ -109,7 +109,7 @@ impl Device {
         peers.sort_unstable();
         peers.dedup();
         Device {
-            name: adapter.devices.join(" and "),
+            name: text::clean(&adapter.devices.join(" and ")),
             contexts: adapter.contexts,
             mrs: adapter.mrs,
             mr_bytes: adapter.mr_bytes,
@@ -250,5 +250,13 @@ mod tests {
         assert_eq!(Process::new(&new, None, &others).rates, Rates::default());
         assert_eq!(Process::new(&new, Some(&new), &others).rates, Rates::default());
         assert_eq!(Process::new(&old, Some(&new), &others).rates, Rates::default());
+    }
+
+    #[test]
+    fn both_devices_have_their_names() {
+        let mut report = report(1, 0);
+        report.adapter.devices = vec!["softrnic0".into(), "softiw0".into()];
+        let process = Process::new(&report, None, &BTreeMap::new());
+        assert_eq!(process.device.map(|device| device.name).as_deref(), Some("softrnic0 and softiw0"));
     }
 }
