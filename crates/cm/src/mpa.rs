@@ -138,7 +138,8 @@ impl Manager {
             Some(socket) => socket,
             None => TrackedFd::new(tcp::bind(&addr, only)?, self.fds()),
         };
-        tcp::listen(&socket, if backlog > 0 { backlog } else { 1024 })?;
+        // The program's backlog is for requests. Visitors that have sent none yet take no place in it, and need some.
+        tcp::listen(&socket, backlog.max(1024))?;
         self.watch(&socket, Token::TcpListener(id))?;
         Ok(Some(socket))
     }

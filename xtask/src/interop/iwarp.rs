@@ -7,10 +7,9 @@ use crate::report::{Outcome, Suite};
 use crate::run::Program;
 use crate::{Options, root, target_dir};
 
-use super::both_devices;
-use super::iwarp_ends;
 use super::net::{Ip, Missing, Net, Weather};
 use super::sandbox::Sandbox;
+use super::{both_devices, iwarp_ends, iwarp_rdmacm};
 
 /// The limit of a case of a second, or of some seconds on the bad network.
 const LIMIT: Duration = Duration::from_secs(100);
@@ -37,7 +36,7 @@ const PEERS: &[(&str, &str, usize)] = &[
     ("--private 508", "--private 508", 64),
 ];
 
-/// A server and a client on the device; `@` is the server's address.
+/// A server and a client on the device; `@` is the server's address, `%` the client's.
 struct Pair {
     server: &'static str,
     client: &'static str,
@@ -56,6 +55,9 @@ const RDMACM: u16 = 7471;
 /// The port of libfabric's fi_pingpong, by which its two sides tell each other their addresses.
 const PINGPONG: u16 = 47592;
 
+/// The port that fio is told.
+const FIO: u16 = 19921;
+
 /// The port of perftest.
 const PERFTEST: u16 = 18515;
 
@@ -65,6 +67,7 @@ const PAIRS: &[Pair] = &[
     Pair { server: "rping -s -a @ -p 7174 -S 65535", client: "rping -c -a @ -p 7174 -V -v -C 10 -S 65535", port: PORT, stays: false, wants: "ping data: rdma-ping-9", anywhere: true },
     Pair { server: "rping -s -P -a @ -p 7174", client: "rping -c -a @ -p 7174 -V -v -C 5", port: PORT, stays: true, wants: "ping data: rdma-ping-4", anywhere: false },
     Pair { server: "rping -s -q -a @ -p 7174", client: "rping -c -q -a @ -p 7174 -V -v -C 5", port: PORT, stays: false, wants: "ping data: rdma-ping-4", anywhere: true },
+    Pair { server: "rping -s -d -a @ -p 7174", client: "rping -c -d -a @ -I % -p 7174 -V -v -C 5", port: PORT, stays: false, wants: "ping data: rdma-ping-4", anywhere: true },
     Pair { server: "ucmatose -b @ -p 7471", client: "ucmatose -s @ -p 7471", port: RDMACM, stays: false, wants: "return status 0", anywhere: true },
     Pair { server: "ucmatose -b @ -p 7471 -c 5 -C 50 -S 5000", client: "ucmatose -s @ -p 7471 -c 5 -C 50 -S 5000", port: RDMACM, stays: false, wants: "return status 0", anywhere: false },
     Pair { server: "cmtime -b @ -p 7471 -c 20", client: "cmtime -s @ -p 7471 -c 20", port: RDMACM, stays: true, wants: "disconnect", anywhere: true },
@@ -78,6 +81,13 @@ const PAIRS: &[Pair] = &[
     Pair { server: "ib_send_bw -R -s 65536 -n 50 -F", client: "ib_send_bw -R -s 65536 -n 50 -F @", port: PERFTEST, stays: false, wants: " 65536 ", anywhere: true },
     Pair { server: "ib_read_bw -R -a -n 5 -F", client: "ib_read_bw -R -a -n 5 -F @", port: PERFTEST, stays: false, wants: " 8388608 ", anywhere: false },
     Pair { server: "ib_write_bw -R -a -n 5 -F", client: "ib_write_bw -R -a -n 5 -F @", port: PERFTEST, stays: false, wants: " 8388608 ", anywhere: false },
+    Pair { server: "ib_send_lat -R -a -n 5 -F", client: "ib_send_lat -R -a -n 5 -F @", port: PERFTEST, stays: false, wants: " 8388608 ", anywhere: false },
+    Pair { server: "ib_write_lat -R -a -n 5 -F", client: "ib_write_lat -R -a -n 5 -F @", port: PERFTEST, stays: false, wants: " 8388608 ", anywhere: false },
+    Pair { server: "ib_read_lat -R -a -n 5 -F", client: "ib_read_lat -R -a -n 5 -F @", port: PERFTEST, stays: false, wants: " 8388608 ", anywhere: false },
+    // The client writes, whatever the verb; the blocks of SENDs are checked where they arrive.
+    Pair { server: "fio --name=x --ioengine=rdma --port=19921 --bs=64k --size=4m --iodepth=64 --thread --rw=read", client: "fio --name=x --ioengine=rdma --port=19921 --bs=64k --size=4m --iodepth=64 --thread --hostname=@ --verb=write --rw=write", port: FIO, stays: false, wants: "err= 0", anywhere: false },
+    Pair { server: "fio --name=x --ioengine=rdma --port=19921 --bs=64k --size=4m --iodepth=64 --thread --rw=read", client: "fio --name=x --ioengine=rdma --port=19921 --bs=64k --size=4m --iodepth=64 --thread --hostname=@ --verb=read --rw=write", port: FIO, stays: false, wants: "err= 0", anywhere: false },
+    Pair { server: "fio --name=x --ioengine=rdma --port=19921 --bs=64k --size=4m --iodepth=64 --thread --rw=read --verify=crc32c", client: "fio --name=x --ioengine=rdma --port=19921 --bs=64k --size=4m --iodepth=64 --thread --hostname=@ --verb=send --rw=write --verify=crc32c --do_verify=0", port: FIO, stays: false, wants: "err= 0", anywhere: true },
     Pair { server: "fi_pingpong -p verbs -e msg -I 10 -c", client: "fi_pingpong -p verbs -e msg -I 10 -c @", port: PINGPONG, stays: false, wants: "1m ", anywhere: false },
     Pair { server: "ib_write_bw -R -s 65536 -n 50 -F -q 4", client: "ib_write_bw -R -s 65536 -n 50 -F -q 4 @", port: PERFTEST, stays: false, wants: " 65536 ", anywhere: true },
     Pair { server: "ib_read_bw -R -s 65536 -n 50 -F", client: "ib_read_bw -R -s 65536 -n 50 -F @", port: PERFTEST, stays: false, wants: " 65536 ", anywhere: true },
@@ -104,8 +114,10 @@ pub fn iwarp(suite: &mut Suite, options: &Options) {
         match net {
             Ok(net) => {
                 link(suite, options, name, &net);
-                device(suite, options, &sandbox, name, &net);
+                device(suite, options, &sandbox, name, &net, 1);
                 if name == "veth" {
+                    device(suite, options, &sandbox, "one host", &net, 0);
+                    iwarp_rdmacm::tests(suite, options, &sandbox, &net);
                     both_devices::cases(suite, options, &sandbox, &net);
                 }
             }
@@ -163,27 +175,32 @@ fn link(suite: &mut Suite, options: &Options, link: &str, net: &Net) {
     }
 }
 
-/// Unmodified programs on the device.
-fn device(suite: &mut Suite, options: &Options, sandbox: &Sandbox, link: &str, net: &Net) {
+/// Unmodified programs on the device, the clients on this host.
+fn device(suite: &mut Suite, options: &Options, sandbox: &Sandbox, link: &str, net: &Net, clients: usize) {
     let pairs = PAIRS.iter().filter(|pair| pair.anywhere || link == "veth");
     for pair in pairs {
         for ip in [Ip::V4, Ip::V6] {
-            // perftest takes IPv4 without being told; one version is enough for the long ones.
+            // perftest and fio have IPv4 alone behind -R; what names the server's address shows that IPv6 is no other.
             if ip == Ip::V6 && !pair.server.contains('@') {
                 continue;
             }
             let address = net.address(0, ip);
-            let name = format!("{link}, softiw0: {}", pair.client.replace('@', address));
+            let fill = |line: &str| line.replace('@', address).replace('%', net.address(clients, ip));
+            let name = format!("{link}, softiw0: {}", fill(pair.client));
             if !options.wants(&name) {
                 continue;
             }
             let log = format!("{}-{}", log(link), log(&name));
             let program = |host: usize, side: &str, line: &str| {
                 let words = net.words(host);
-                sandbox.elsewhere(&words, &format!("{log}.{side}"), &["--device", "iwarp"], &line.replace('@', address))
+                let made = sandbox.elsewhere(&words, &format!("{log}.{side}"), &["--device", "iwarp"], &fill(line));
+                match sandbox.quick_clock() {
+                    Ok(clock) if line.contains(" -a -n ") => made.env("LD_PRELOAD", clock),
+                    _ => made,
+                }
             };
             let server = program(0, "server", pair.server);
-            let client = program(1, "client", pair.client);
+            let client = program(clients, "client", pair.client);
             let done = match pair.stays {
                 false => net.run(server, pair.port, client, LIMIT),
                 true => net.run_beside(server, pair.port, client, LIMIT),

@@ -13,6 +13,7 @@ mod hyperclient;
 mod infiniband;
 pub mod iwarp;
 mod iwarp_ends;
+mod iwarp_rdmacm;
 pub mod iwarp_speed;
 mod loading;
 mod net;

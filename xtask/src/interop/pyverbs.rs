@@ -42,6 +42,9 @@ pub const MODULES: &[&str] = &[
 /// The tests of this project, for a module that the installed version does not have yet.
 const OURS: &[&str] = &["test_srq.py"];
 
+/// The device of iWARP.
+const IWARP: &str = "softiw0";
+
 /// The limit of a module, which takes seconds. A test that waits for a completion gives up by itself after ten.
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -53,7 +56,7 @@ pub fn run(suite: &mut Suite, sandbox: &Sandbox, options: &Options, mode: Mode) 
         Ok(folder) => folder,
         Err(e) => return suite.fail("the suite's files", e),
     };
-    let runner = Runner { sandbox, folder, suite: "pyverbs", variables: Vec::new() };
+    let runner = Runner { sandbox, folder, suite: "pyverbs", variables: Vec::new(), iwarp: None };
     let _pages = HugePages::reserve();
     let mut rows = Vec::new();
     for module in MODULES {
@@ -101,7 +104,7 @@ fn publish(suite: &mut Suite, options: &Options, rows: &[Row]) {
 }
 
 /// Unpack the tests, with this project's beside them, where the ordinary user can read them.
-fn lay_out(sandbox: &Sandbox) -> Result<PathBuf, String> {
+pub fn lay_out(sandbox: &Sandbox) -> Result<PathBuf, String> {
     let source = python_tests(&target_dir().join("interop"))?;
     let folder = sandbox.dir().join("suite");
     let tests = folder.join("tests");
@@ -136,15 +139,24 @@ pub struct Runner<'a> {
     pub suite: &'a str,
     /// Environment variables by which Python finds pyverbs, if it is not the distribution's.
     pub variables: Vec<(&'a str, PathBuf)>,
+    /// The words that run a command on another host, where the device is softiw0. `None`: softrnic0, here.
+    pub iwarp: Option<Vec<String>>,
 }
 
 impl Runner<'_> {
     fn program(&self, log: &str, events: &Path, names: &[String]) -> Program {
         let paths = [&self.folder.join("run.py"), &events.to_path_buf(), &self.folder].map(|p| p.display().to_string());
         let mut args = paths.to_vec();
-        args.extend([DEVICE.to_owned(), GID.to_owned()]);
+        let device = if self.iwarp.is_some() { IWARP } else { DEVICE };
+        args.extend([device.to_owned(), GID.to_owned()]);
         args.extend_from_slice(names);
-        let program = self.sandbox.program(log, PYTHON, &args);
+        let program = match &self.iwarp {
+            Some(words) => {
+                let line = format!("{PYTHON} {}", args.join(" "));
+                self.sandbox.elsewhere(words, log, &["--device", "iwarp"], &line)
+            }
+            None => self.sandbox.program(log, PYTHON, &args),
+        };
         self.variables.iter().fold(program, |program, (name, value)| program.env(name, value))
     }
 

@@ -43,7 +43,7 @@ pub fn rdmacore(suite: &mut Suite, options: &Options) {
         Err(e) => return suite.fail("the suite's files", e),
     };
     let variables = vec![("PYTHONPATH", folder.join("python")), ("LD_LIBRARY_PATH", folder.join("lib"))];
-    let runner = Runner { sandbox: &sandbox, folder, suite: "rdmacore", variables };
+    let runner = Runner { sandbox: &sandbox, folder, suite: "rdmacore", variables, iwarp: None };
     link_show(suite, &sandbox);
     let _pages = HugePages::reserve();
     for module in MODULES {
