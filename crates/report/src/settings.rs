@@ -27,7 +27,7 @@ pub mod variable {
     pub const FAULT: &str = "SOFTRNIC_FAULT";
     /// [`Settings::infiniband`](super::Settings::infiniband).
     pub const LINK_LAYER: &str = "SOFTRNIC_LINK_LAYER";
-    /// [`Settings::device`](super::Settings::device).
+    /// [`Settings::devices`](super::Settings::devices).
     pub const DEVICE: &str = "SOFTRNIC_DEVICE";
     /// [`Settings::mpa_crc`](super::Settings::mpa_crc).
     pub const MPA_CRC: &str = "SOFTRNIC_MPA_CRC";
