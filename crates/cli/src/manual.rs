@@ -194,7 +194,7 @@ A connection that has moved may be used on both sides of a fork.",
 A program that uses a socket by these functions and by system calls of its own (syscall(2), io_uring, aio, \
 pidfd_getfd(2)) needs a rule that keeps it with TCP. A buffer at a bad address is SIGSEGV, not EFAULT. After a \
 signal whose handler has SA_RESTART a read goes on only if all of the program's handlers have it. \
-A thread that waits for a connection is cancelled (pthread_cancel(3)) only when the wait is over. A process \
+A process \
 that ends without close, while bytes are unread, ends the connection properly where TCP would have reset it. \
 Descriptors from half of the limit on are taken by the library: some for each process at the other end of moved \
 connections, one or two for each socket that listens, and one that tells of them. Nothing polls: a \

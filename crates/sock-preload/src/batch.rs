@@ -3,9 +3,10 @@
 use libc::mmsghdr;
 use verbs::Errno;
 
+use crate::cancel::{point_at, points_if};
 use crate::data::{many, receive, with};
 use crate::kernel;
-use crate::next::{self, entries_if, fail};
+use crate::next::{self, fail};
 use crate::table::{self, Tag};
 use crate::work::{Use, timespec};
 
@@ -58,9 +59,9 @@ unsafe extern "C" fn recvmmsg_known(
     time: *mut libc::timespec,
 ) -> i32 {
     let by_kernel = |skip: u32, flags: i32| {
-        let (all, time) = (all.wrapping_add(skip as usize), time.cast());
+        let (all, time) = (all.wrapping_add(skip as usize), time);
         // SAFETY: the caller's arguments; not more headers are left out than there are.
-        next::uncancelled(|| unsafe { next::recvmmsg()(fd, all.cast(), count - skip, flags, time) })
+        unsafe { point_at!(recvmmsg, fd, all, count - skip, flags, time) as i32 }
     };
     let by_ring = |connection: &Use| {
         // SAFETY: the caller's promise of recvmmsg(2).
@@ -111,6 +112,6 @@ unsafe extern "C" fn recvmmsg_known(
     with(fd, by_ring, || by_kernel(0, flags))
 }
 
-entries_if! {
+points_if! {
     recvmmsg recvmmsg recvmmsg_needs_us, recvmmsg_known;
 }

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use sock::rules::{Decision, Family, Role};
 use sock::status::State;
 
+use crate::cancel::{point_at, points_always};
 use crate::descriptors::{forget, tell};
 use crate::kernel::{self, borrow};
 use crate::next::{self, AGAIN, entries, entries_before, fail};
@@ -95,8 +96,7 @@ unsafe extern "C" fn listen(fd: i32, backlog: i32) -> i32 {
     result
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn connect(fd: i32, address: *const c_void, len: u32) -> i32 {
+unsafe extern "C" fn connect_any(fd: i32, address: *const c_void, len: u32) -> i32 {
     let tag = table::tag(fd);
     if tag != Tag::Unknown && tag != Tag::Asked {
         // AF_UNSPEC dissolves a connection; anything else fails, or asks how connecting goes.
@@ -106,7 +106,7 @@ unsafe extern "C" fn connect(fd: i32, address: *const c_void, len: u32) -> i32 {
             process::leave_to_tcp(fd);
         }
         // SAFETY: the caller's arguments.
-        return next::uncancelled(|| unsafe { next::connect()(fd, address, len) });
+        return unsafe { point_at!(connect, fd, address, len) as i32 };
     }
     // SAFETY: the caller's arguments.
     let plain = if tag == Tag::Asked { unsafe { plain_address(address, len) } } else { None };
@@ -127,7 +127,7 @@ unsafe extern "C" fn connect(fd: i32, address: *const c_void, len: u32) -> i32 {
         return fail(libc::ECONNREFUSED) as i32;
     }
     // SAFETY: the caller's arguments, or the address above.
-    let result = next::uncancelled(|| unsafe { next::connect()(fd, address, len) });
+    let result = unsafe { point_at!(connect, fd, address, len) as i32 };
     let error = next::errno();
     if result == 0 || error == libc::EINPROGRESS {
         match decided {
@@ -209,9 +209,7 @@ entries! {
     bind bind bind_known;
 }
 
-/// connect(2) under its other name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn __connect(fd: i32, address: *const c_void, len: u32) -> i32 {
-    // SAFETY: the caller's arguments.
-    unsafe { connect(fd, address, len) }
+points_always! {
+    connect connect_any;
+    __connect connect_any;
 }

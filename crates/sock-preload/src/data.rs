@@ -6,8 +6,9 @@ use std::mem::MaybeUninit;
 use libc::{iovec, msghdr};
 use verbs::Errno;
 
+use crate::cancel::{point_at, points, points_if};
 use crate::kernel;
-use crate::next::{self, entries, entries_if, fail};
+use crate::next::{self, fail};
 use crate::table::{self, Tag};
 use crate::work::{Use, connection};
 use crate::{meet, process};
@@ -302,7 +303,7 @@ pub fn send_all(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isi
 
 unsafe extern "C" fn read_known(fd: i32, buf: *mut c_void, len: usize) -> isize {
     // SAFETY: the caller's arguments.
-    let by_kernel = || next::uncancelled(|| unsafe { next::read()(fd, buf, len) });
+    let by_kernel = || unsafe { point_at!(read, fd, buf, len) };
     // Unlike recv(2), a read of nothing never waits (sock_read_iter).
     if len == 0 {
         return by_kernel();
@@ -312,7 +313,7 @@ unsafe extern "C" fn read_known(fd: i32, buf: *mut c_void, len: usize) -> isize 
 
 unsafe extern "C" fn readv_known(fd: i32, vector: *const iovec, count: i32) -> isize {
     // SAFETY: the caller's arguments.
-    let by_kernel = || next::uncancelled(|| unsafe { next::readv()(fd, vector, count) });
+    let by_kernel = || unsafe { point_at!(readv, fd, vector, count) };
     let by_ring = |connection: &Use| {
         // SAFETY: the caller's promise of readv(2).
         let pieces = usize::try_from(count).ok().and_then(|count| unsafe { many(vector, count) });
@@ -324,7 +325,7 @@ unsafe extern "C" fn readv_known(fd: i32, vector: *const iovec, count: i32) -> i
 
 unsafe extern "C" fn recv_known(fd: i32, buf: *mut c_void, len: usize, flags: i32) -> isize {
     // SAFETY: the caller's arguments.
-    let by_kernel = || next::uncancelled(|| unsafe { next::recv()(fd, buf, len, flags) });
+    let by_kernel = || unsafe { point_at!(recv, fd, buf, len, flags) };
     with(fd, |connection| receive(connection, &one(buf, len), flags).unwrap_or_else(by_kernel), by_kernel)
 }
 
@@ -337,7 +338,7 @@ unsafe extern "C" fn recvfrom_known(
     address_len: *mut c_void,
 ) -> isize {
     // SAFETY: the caller's arguments.
-    let by_kernel = || next::uncancelled(|| unsafe { next::recvfrom()(fd, buf, len, flags, address, address_len) });
+    let by_kernel = || unsafe { point_at!(recvfrom, fd, buf, len, flags, address, address_len) };
     let by_ring = |connection: &Use| {
         let got = receive(connection, &one(buf, len), flags);
         if got.is_some_and(|got| got >= 0) && !address.is_null() && !address_len.is_null() {
@@ -352,7 +353,7 @@ unsafe extern "C" fn recvfrom_known(
 
 unsafe extern "C" fn recvmsg_known(fd: i32, message: *mut msghdr, flags: i32) -> isize {
     // SAFETY: the caller's arguments.
-    let by_kernel = || next::uncancelled(|| unsafe { next::recvmsg()(fd, message, flags) });
+    let by_kernel = || unsafe { point_at!(recvmsg, fd, message, flags) };
     let by_ring = |connection: &Use| {
         // SAFETY: the caller's promise of recvmsg(2), which writes the header and reads the vector.
         let received = unsafe { message.as_mut() }.and_then(|message| {
@@ -371,13 +372,13 @@ unsafe extern "C" fn recvmsg_known(fd: i32, message: *mut msghdr, flags: i32) ->
 
 unsafe extern "C" fn write_known(fd: i32, buf: *const c_void, len: usize) -> isize {
     // SAFETY: the caller's arguments.
-    let by_kernel = || next::uncancelled(|| unsafe { next::write()(fd, buf, len) });
+    let by_kernel = || unsafe { point_at!(write, fd, buf, len) };
     with(fd, |connection| send_all(connection, &one(buf, len), 0).unwrap_or_else(by_kernel), by_kernel)
 }
 
 unsafe extern "C" fn writev_known(fd: i32, vector: *const iovec, count: i32) -> isize {
     // SAFETY: the caller's arguments.
-    let by_kernel = || next::uncancelled(|| unsafe { next::writev()(fd, vector, count) });
+    let by_kernel = || unsafe { point_at!(writev, fd, vector, count) };
     let by_ring = |connection: &Use| {
         // SAFETY: the caller's promise of writev(2).
         let pieces = usize::try_from(count).ok().and_then(|count| unsafe { many(vector, count) });
@@ -389,7 +390,7 @@ unsafe extern "C" fn writev_known(fd: i32, vector: *const iovec, count: i32) -> 
 
 unsafe extern "C" fn send_known(fd: i32, buf: *const c_void, len: usize, flags: i32) -> isize {
     // SAFETY: the caller's arguments.
-    let by_kernel = || next::uncancelled(|| unsafe { next::send()(fd, buf, len, flags) });
+    let by_kernel = || unsafe { point_at!(send, fd, buf, len, flags) };
     with(fd, |connection| send_all(connection, &one(buf, len), flags).unwrap_or_else(by_kernel), by_kernel)
 }
 
@@ -402,7 +403,7 @@ unsafe extern "C" fn sendto_known(
     to_len: u32,
 ) -> isize {
     // SAFETY: the caller's arguments.
-    let by_kernel = || next::uncancelled(|| unsafe { next::sendto()(fd, buf, len, flags, to, to_len) });
+    let by_kernel = || unsafe { point_at!(sendto, fd, buf, len, flags, to, to_len) };
     // The kernel ignores the address of a connection's peer (tcp_sendmsg).
     with(fd, |connection| send_all(connection, &one(buf, len), flags).unwrap_or_else(by_kernel), by_kernel)
 }
@@ -443,7 +444,7 @@ unsafe extern "C" fn sendmsg_needs_us(fd: i32, message: *const msghdr) -> i32 {
 
 unsafe extern "C" fn sendmsg_known(fd: i32, message: *const msghdr, flags: i32) -> isize {
     // SAFETY: the caller's arguments.
-    let by_kernel = || next::uncancelled(|| unsafe { next::sendmsg()(fd, message, flags) });
+    let by_kernel = || unsafe { point_at!(sendmsg, fd, message, flags) };
     let by_ring = |connection: &Use| {
         // SAFETY: the caller's promise of sendmsg(2), for a header that is there.
         let pieces = unsafe { message.as_ref() }.and_then(|header| unsafe { many(header.msg_iov, header.msg_iovlen) });
@@ -491,12 +492,12 @@ unsafe extern "C" fn sendmmsg_known(fd: i32, all: *mut libc::mmsghdr, count: u32
     done
 }
 
-entries_if! {
+points_if! {
     sendmsg sendmsg sendmsg_needs_us, sendmsg_known;
     sendmmsg sendmmsg sendmmsg_needs_us, sendmmsg_known;
 }
 
-entries! {
+points! {
     read read read_known;
     __read read read_known;
     readv readv readv_known;
@@ -512,38 +513,27 @@ entries! {
     sendto sendto sendto_known;
 }
 
-/// The buffer's size is smaller than the length that the program gives: what glibc does then.
-fn check(len: usize, size: usize) {
-    if len > size {
-        std::process::abort();
-    }
+/// Entries for programs that are compiled with _FORTIFY_SOURCE: the fourth argument is the size of the buffer, and the
+/// program ends if it is smaller than the length, as with glibc. The others are those of the plain function.
+macro_rules! checked {
+    ($($name:ident $function:path, $shift:literal;)*) => { $(
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "cmp rdx, rcx", "ja 2f",
+                $shift,
+                "jmp {function}",
+                "2: sub rsp, 8", "call {abort}", "ud2",
+                function = sym $function,
+                abort = sym libc::abort,
+            )
+        }
+    )* };
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn __read_chk(fd: i32, buf: *mut c_void, len: usize, size: usize) -> isize {
-    check(len, size);
-    // SAFETY: the caller's arguments.
-    unsafe { read_known(fd, buf, len) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn __recv_chk(fd: i32, buf: *mut c_void, len: usize, size: usize, flags: i32) -> isize {
-    check(len, size);
-    // SAFETY: the caller's arguments.
-    unsafe { recv_known(fd, buf, len, flags) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn __recvfrom_chk(
-    fd: i32,
-    buf: *mut c_void,
-    len: usize,
-    size: usize,
-    flags: i32,
-    address: *mut c_void,
-    address_len: *mut c_void,
-) -> isize {
-    check(len, size);
-    // SAFETY: the caller's arguments.
-    unsafe { recvfrom_known(fd, buf, len, flags, address, address_len) }
+checked! {
+    __read_chk read, "";
+    __recv_chk recv, "mov ecx, r8d";
+    __recvfrom_chk recvfrom, "mov ecx, r8d\nmov r8, r9\nmov r9, [rsp + 8]";
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI32, Ordering};
 
 use sock::status::State;
 
+use crate::cancel::points;
 use crate::kernel::{self, borrow};
 use crate::next::{self, entries, fail};
 use crate::table::{self, Held, Slot, Tag};
@@ -382,9 +383,12 @@ unsafe extern "C" fn getsockopt_known(fd: i32, level: i32, name: i32, value: *mu
     result
 }
 
-entries! {
+points! {
     close close close_known;
     __close close close_known;
+}
+
+entries! {
     shutdown shutdown shutdown_known;
     dup dup dup_known;
     fcntl fcntl fcntl_known;

@@ -11,6 +11,7 @@
 
 mod batch;
 mod begin;
+mod cancel;
 mod data;
 mod descriptors;
 mod diag;

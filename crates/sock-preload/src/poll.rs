@@ -5,10 +5,11 @@ use std::ffi::c_void;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, pollfd, sigset_t, timespec};
 use sock::end::Writable;
 
+use crate::cancel::{point_at, points_if};
 use crate::epoll;
 use crate::kernel;
 use crate::link::{Inside, Link};
-use crate::next::{self, entries_if, fail};
+use crate::next::{self, fail};
 use crate::spin;
 use crate::table::{self, Tag};
 use crate::work::{self, Use};
@@ -141,7 +142,7 @@ unsafe fn wait(fds: &mut [pollfd], until: Option<u64>, mask: *const sigset_t) ->
         let time = time.map(work::timespec);
         let time = time.as_ref().map_or(core::ptr::null(), |time| &raw const *time);
         // SAFETY: an array of so many elements, a time that lives until the call returns, and the caller's mask.
-        let result = next::uncancelled(|| unsafe { next::ppoll()(asked.as_mut_ptr(), asked.len() as u64, time, mask) });
+        let result = unsafe { point_at!(ppoll, asked.as_mut_ptr(), asked.len() as u64, time, mask) as i32 };
         let error = next::errno();
         let (program, rung) = asked.split_at(fds.len());
         let (rung, lives) = rung.split_at(bells_there - fds.len());
@@ -245,14 +246,14 @@ pub fn until_timespec(time: *const timespec) -> Option<u64> {
 
 unsafe extern "C" fn poll_known(fds: *mut pollfd, count: u64, time: i32) -> i32 {
     // SAFETY: the caller's arguments.
-    let plain = || next::uncancelled(|| unsafe { next::poll()(fds, count, time) });
+    let plain = || unsafe { point_at!(poll, fds, count, time) as i32 };
     // SAFETY: as before.
     unsafe { either(fds, count, || until_millis(time), core::ptr::null(), plain) }
 }
 
 unsafe extern "C" fn ppoll_known(fds: *mut pollfd, count: u64, time: *const timespec, mask: *const sigset_t) -> i32 {
     // SAFETY: the caller's arguments.
-    let plain = || next::uncancelled(|| unsafe { next::ppoll()(fds, count, time, mask) });
+    let plain = || unsafe { point_at!(ppoll, fds, count, time, mask) as i32 };
     // SAFETY: as before.
     unsafe { either(fds, count, || until_timespec(time), mask, plain) }
 }
@@ -371,7 +372,7 @@ unsafe extern "C" fn select_known(
     time: *mut libc::timeval,
 ) -> i32 {
     // SAFETY: the caller's arguments.
-    let plain = || next::uncancelled(|| unsafe { next::select()(count, read, write, except, time) });
+    let plain = || unsafe { point_at!(select, count, read, write, except, time) as i32 };
     // SAFETY: the caller's time, or null.
     let asked = unsafe { time.as_ref() }.map(|time| {
         let (seconds, micros) = (time.tv_sec.max(0).cast_unsigned(), time.tv_usec.max(0).cast_unsigned());
@@ -409,7 +410,7 @@ unsafe extern "C" fn pselect_known(
     mask: *const sigset_t,
 ) -> i32 {
     // SAFETY: the caller's arguments.
-    let plain = || next::uncancelled(|| unsafe { next::pselect()(count, read, write, except, time, mask) });
+    let plain = || unsafe { point_at!(pselect, count, read, write, except, time, mask) as i32 };
     let until = until_timespec(time);
     // SAFETY: as before.
     unsafe { selected(count, [read, write, except], || until, mask, plain) }.unwrap_or(-1)
@@ -433,7 +434,7 @@ unsafe extern "C" fn select_needs_us(count: i32, read: *mut u64, write: *mut u64
     i32::from(count <= table::LIMIT && (0..count).any(known))
 }
 
-entries_if! {
+points_if! {
     poll poll poll_needs_us, poll_known;
     __poll poll poll_needs_us, poll_known;
     ppoll ppoll poll_needs_us, ppoll_known;

@@ -9,7 +9,7 @@ use crate::kernel::borrow;
 use crate::next::{self, entries_after};
 use crate::table::{self, Tag};
 use crate::work::using;
-use crate::{descriptors, epoll, holders, link, meet, rules, sets, spin, status, work};
+use crate::{cancel, descriptors, epoll, holders, link, meet, rules, sets, spin, status, work};
 
 /// The process whose tables these are. The child of vfork(2) has them, too, and must not change them.
 static OWN: AtomicI32 = AtomicI32::new(0);
@@ -173,6 +173,7 @@ extern "C" fn start() {
     OWN.store(pid(), Ordering::Relaxed);
     make_mark();
     next::resolve_all();
+    cancel::start();
     rules::read();
     spin::start();
     // SAFETY: three functions that stay as long as the process.

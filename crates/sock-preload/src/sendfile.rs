@@ -17,9 +17,15 @@ const CHUNK: usize = 32 << 10;
 /// Most bytes of a call (sendfile(2)).
 const MOST: usize = 0x7FFF_F000;
 
+/// sendfile(2) is no cancellation point.
 unsafe extern "C" fn sendfile_known(out: i32, file: i32, offset: *mut i64, count: usize) -> isize {
     // SAFETY: the caller's arguments.
-    let by_kernel = || next::uncancelled(|| unsafe { next::sendfile()(out, file, offset.cast::<c_void>(), count) });
+    next::uncancelled(|| unsafe { send(out, file, offset, count) })
+}
+
+unsafe fn send(out: i32, file: i32, offset: *mut i64, count: usize) -> isize {
+    // SAFETY: the caller's arguments.
+    let by_kernel = || unsafe { next::sendfile()(out, file, offset.cast::<c_void>(), count) };
     if count == 0 {
         return by_kernel();
     }

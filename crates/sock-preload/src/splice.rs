@@ -12,9 +12,10 @@ use rustix::fs::{FileType, OFlags};
 use sock::end::Writable;
 use verbs::Errno;
 
+use crate::cancel::{point_at, points_if};
 use crate::data::{one, receive, send_all, with};
 use crate::kernel::{self, borrow};
-use crate::next::{self, entries_if, fail};
+use crate::next::{self, fail};
 use crate::table::{self, Tag};
 use crate::work::{self, Use, handlers_restart, nap};
 
@@ -43,7 +44,7 @@ fn poll(fd: i32, events: i16, waits: bool) -> Result<i16, i32> {
         let now = work::timespec(0);
         let time = if waits { core::ptr::null() } else { &raw const now };
         // SAFETY: an element and a time that live until the call returns; no mask.
-        let n = next::uncancelled(|| unsafe { next::ppoll()(&raw mut asked, 1, time, core::ptr::null()) });
+        let n = unsafe { point_at!(ppoll, &raw mut asked, 1, time, 0) as i32 };
         match n {
             0.. => return Ok(asked.revents),
             _ if next::errno() == libc::EINTR && handlers_restart() => {}
@@ -245,7 +246,7 @@ unsafe extern "C" fn splice_known(
     let by_kernel = || {
         let (from_offset, to_offset) = (from_offset.cast::<c_void>(), to_offset.cast::<c_void>());
         // SAFETY: the caller's arguments.
-        next::uncancelled(|| unsafe { next::splice()(from, from_offset, to, to_offset, len, flags) })
+        unsafe { point_at!(splice, from, from_offset, to, to_offset, len, flags) }
     };
     // The kernel refuses all else where one of the two is a socket: two sockets, and places in them or in a pipe.
     let is_plain = from_offset.is_null() && to_offset.is_null() && len > 0 && flags & !KNOWN == 0;
@@ -263,7 +264,7 @@ unsafe extern "C" fn splice_known(
     by_kernel()
 }
 
-entries_if! {
+points_if! {
     splice splice splice_needs_us, splice_known;
 }
 

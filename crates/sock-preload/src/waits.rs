@@ -7,11 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, epoll_event, sigset_t};
 
+use crate::cancel::{point_at, points};
 use crate::epoll::{BELL, LIFE, MARK, MARK_MASK, mark, watched_by};
 use crate::gone;
 use crate::kernel;
 use crate::link::{self, Link};
-use crate::next::{self, entries};
+use crate::next;
 use crate::poll;
 use crate::sets::{self, Set};
 use crate::spin;
@@ -133,8 +134,15 @@ unsafe fn wait(set: i32, events: *mut epoll_event, most: i32, until: Option<u64>
     let events = unsafe { core::slice::from_raw_parts_mut(events, most as usize) };
     let ask = |events: &mut [epoll_event], time: i32| {
         let most = events.len() as i32;
+        let events_at = events.as_mut_ptr();
         // SAFETY: room for so many events, and the caller's mask.
-        let got = next::uncancelled(|| unsafe { next::epoll_pwait()(set, events.as_mut_ptr(), most, time, mask) });
+        let got = unsafe {
+            match time {
+                // A call that goes on after it must not have been cancelled.
+                0 => next::uncancelled(|| next::epoll_pwait()(set, events_at, most, 0, mask)),
+                _ => point_at!(epoll_pwait, set, events_at, most, time, mask) as i32,
+            }
+        };
         let got = usize::try_from(got).map_err(|_| got)?;
         Ok::<(usize, bool), i32>(without_ours(&mut events[..got]))
     };
@@ -230,7 +238,7 @@ fn wake_others(entry: &Set) {
 unsafe extern "C" fn epoll_wait_known(set: i32, events: *mut epoll_event, most: i32, time: i32) -> i32 {
     if table::tag(set) != Tag::Set || most <= 0 || events.is_null() {
         // SAFETY: the caller's arguments.
-        return next::uncancelled(|| unsafe { next::epoll_wait()(set, events, most, time) });
+        return unsafe { point_at!(epoll_wait, set, events, most, time) as i32 };
     }
     let until = u64::try_from(time).ok().map(|millis| kernel::now() + millis * 1_000_000);
     // SAFETY: the caller's arguments.
@@ -246,7 +254,7 @@ unsafe extern "C" fn epoll_pwait_known(
 ) -> i32 {
     if table::tag(set) != Tag::Set || most <= 0 || events.is_null() {
         // SAFETY: the caller's arguments.
-        return next::uncancelled(|| unsafe { next::epoll_pwait()(set, events, most, time, mask) });
+        return unsafe { point_at!(epoll_pwait, set, events, most, time, mask) as i32 };
     }
     let until = u64::try_from(time).ok().map(|millis| kernel::now() + millis * 1_000_000);
     // SAFETY: the caller's arguments.
@@ -262,13 +270,13 @@ unsafe extern "C" fn epoll_pwait2_known(
 ) -> i32 {
     if table::tag(set) != Tag::Set || most <= 0 || events.is_null() {
         // SAFETY: the caller's arguments.
-        return next::uncancelled(|| unsafe { next::epoll_pwait2()(set, events, most, time, mask) });
+        return unsafe { point_at!(epoll_pwait2, set, events, most, time, mask) as i32 };
     }
     // SAFETY: the caller's arguments.
     unsafe { wait(set, events, most, poll::until_timespec(time), mask) }
 }
 
-entries! {
+points! {
     epoll_wait epoll_wait epoll_wait_known;
     epoll_pwait epoll_pwait epoll_pwait_known;
     epoll_pwait2 epoll_pwait2 epoll_pwait2_known;

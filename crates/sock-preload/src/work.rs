@@ -8,6 +8,7 @@ use memory::stream::{Mode, PairWay, Stream};
 use sock::end::{End, Writable};
 use sock::status::Way;
 
+use crate::cancel::{self, point_at};
 use crate::kernel::{self, Tcp};
 use crate::link::{Inside, Link};
 use crate::status::{self, Count};
@@ -424,7 +425,7 @@ impl Use {
         let time = time.as_ref().map_or(core::ptr::null(), |time| &raw const *time);
         status::add(self.number, Count::Sleeps, 1);
         // SAFETY: the array and the time live until the call returns; no mask.
-        let n = next::uncancelled(|| unsafe { next::ppoll()(fds.as_mut_ptr(), 3, time, core::ptr::null()) });
+        let n = unsafe { point_at!(ppoll, fds.as_mut_ptr(), 3, time, 0) as i32 };
         let error = next::errno();
         let rung = n > 0 && fds[1].revents != 0;
         if let Some(inside) = inside {
@@ -454,6 +455,9 @@ pub fn timespec(nanos: u64) -> libc::timespec {
 /// Whether a call goes on after a signal's handler has run: signal(7), SA_RESTART. Which signal it was cannot be
 /// known; where handlers differ, the call ends.
 pub fn handlers_restart() -> bool {
+    if cancel::is_caught() {
+        return false;
+    }
     (1..=64).all(|signal| {
         // SAFETY: only zeroes and a query into a live local; numbers that are none fail.
         let action = unsafe {
