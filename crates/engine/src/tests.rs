@@ -9,6 +9,7 @@ mod hostile;
 mod links;
 mod long;
 mod managed;
+mod managed_here;
 mod managed_hostile;
 mod managed_quiet;
 mod mock;

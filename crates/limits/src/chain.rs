@@ -25,23 +25,25 @@ pub fn copy(shared: &Shared, hop: usize, len: usize) {
     shared.copy(at(hop, len), at(hop + 1, len), len);
 }
 
-/// The client's side of a process that spins: ask for operation `n`, counted from 1, and wait for it.
+/// The client's side of a process that spins: write to the first replica, as the initiator of a WRITE does, ask for
+/// operation `n`, counted from 1, and wait for it. So the bytes of each operation come from another core.
 ///
 /// # Errors
 /// `TimedOut`: no answer came.
-pub fn ask(shared: &Shared, n: u64) -> io::Result<()> {
+pub fn ask(shared: &Shared, len: usize, n: u64) -> io::Result<()> {
+    copy(shared, 0, len);
     shared.word(0).store(n, Ordering::Release);
     spin(|| shared.word(1).load(Ordering::Acquire) == n)
 }
 
-/// The other side: copy along the whole chain for each operation, for ever.
+/// The other side: copy from the first replica along the chain for each operation, for ever.
 ///
 /// # Errors
 /// `TimedOut`: nothing was asked for.
 pub fn answer(shared: &Shared, replicas: usize, len: usize) -> io::Result<()> {
     for n in 1.. {
         spin(|| shared.word(0).load(Ordering::Acquire) == n)?;
-        (0..replicas).for_each(|hop| copy(shared, hop, len));
+        (1..replicas).for_each(|hop| copy(shared, hop, len));
         shared.word(1).store(n, Ordering::Release);
     }
     Ok(())

@@ -50,7 +50,7 @@ fn a_chain_that_spins_copies_to_every_replica() {
     // The other side ends when nothing is asked for any more, so no thread waits for it.
     std::thread::spawn(move || chain::answer(&remote, 3, LEN));
     for n in 1..=10 {
-        chain::ask(&near, n).unwrap();
+        chain::ask(&near, LEN, n).unwrap();
     }
     assert_eq!(replicas_of(&fd, 3, LEN), vec![pattern(LEN); 3]);
 }

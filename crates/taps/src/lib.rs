@@ -16,8 +16,8 @@ use std::ops::{Deref, DerefMut};
 use verbs::{Errno, Gid, Qpn, RKey};
 use wire::{
     AtomicOp, Entropy, Env, Export, ExportId, Fault, LinkCaps, LinkId, Memory, Nanos, Observer, Offer, OneSided,
-    OneSidedDone, Packet, PacketWire, Path, Payload, SameHost, SendError, ShortPacket, SingleCopyError, Span,
-    TicketRef,
+    OneSidedDone, OneSidedOp, Packet, PacketWire, Path, Payload, SameHost, SendError, ShortPacket, SingleCopyError,
+    Span, TicketRef,
 };
 
 use pcap::Pcap;
@@ -510,6 +510,11 @@ impl<W: Wire> SameHost for Tapped<W> {
     fn one_sided(&mut self, link: LinkId, request: &OneSided<'_>) -> Option<OneSidedDone> {
         // The taps could neither see nor change a request that is executed without a packet.
         if self.tapped() { None } else { self.wire.one_sided(link, request) }
+    }
+
+    #[inline]
+    fn one_sided_here(&mut self, op: OneSidedOp, local: &[Span], remote: Span) -> Option<u64> {
+        if self.tapped() { None } else { self.wire.one_sided_here(op, local, remote) }
     }
 
     #[inline]

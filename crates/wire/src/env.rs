@@ -17,7 +17,7 @@ use verbs::{Gid, Qpn, RKey};
 
 use crate::link::{AtomicOp, Fault, LinkCaps, LinkId, Nanos, Path, Payload, SendError, Span};
 use crate::packet::Packet;
-use crate::same_host::{Export, ExportId, Offer, OneSided, OneSidedDone, SingleCopyError, TicketRef};
+use crate::same_host::{Export, ExportId, Offer, OneSided, OneSidedDone, OneSidedOp, SingleCopyError, TicketRef};
 
 /// Memory of this process. Every address has been checked against a region.
 pub trait Memory {
@@ -181,6 +181,11 @@ pub trait SameHost {
     /// when the request has to be sent: then the peer decides, and nothing that a second try would not repeat has
     /// happened.
     fn one_sided(&mut self, _link: LinkId, _request: &OneSided<'_>) -> Option<OneSidedDone> {
+        None
+    }
+    /// Executes a request of this process to itself, whose memory was checked on both sides: the value before an atomic
+    /// operation, else 0. `None` when the request has to be sent, as for [`SameHost::one_sided`].
+    fn one_sided_here(&mut self, _op: OneSidedOp, _local: &[Span], _remote: Span) -> Option<u64> {
         None
     }
     /// True if the peer has taken all that was sent on this link up to this mark, so that a request of an unreliable

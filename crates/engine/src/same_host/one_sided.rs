@@ -16,12 +16,14 @@
 //! exports of the peer are checked for each piece anew, and so is our memory. If a piece is not allowed, the rest of
 //! the request, with that piece, is sent as a message of its own: executed pieces are not executed again.
 
-use verbs::{Access, MrId, Opcode, QpState, QpType, RKey, SendBody, SendFlags, WcStatus};
-use wire::{AtomicOp, Env, Export, ExportId, OneSided, OneSidedDone, OneSidedOp, PIECE, Payload};
+use verbs::{Access, CtxId, MrId, Opcode, QpState, QpType, RKey, SendBody, SendFlags, WcStatus};
+use wire::{
+    AtomicOp, Env, Export, ExportId, LinkId, OneSided, OneSidedDone, OneSidedOp, PIECE, Payload, Span, check_one_sided,
+};
 
 use crate::Engine;
 use crate::qp::{Inflight, Qp};
-use crate::region::{Backing, NULL_ADDR};
+use crate::region::{Backing, MrInfo, NULL_ADDR};
 use crate::wq::sq::Wqe;
 
 impl<P: Env> Engine<P> {
@@ -44,7 +46,8 @@ impl<P: Env> Engine<P> {
         let e = &qp.inflight[at];
         let Some((op, ..)) = operation(e.opcode, &e.body).filter(|_| e.len > 0) else { return false };
         let Some(link) = qp.link else { return false };
-        if matches!(op, OneSidedOp::Atomic(_)) && !self.env.maps_peer(link) {
+        let here = link == LinkId::LOOPBACK && qp.cross_channel;
+        if matches!(op, OneSidedOp::Atomic(_)) && !here && !self.env.maps_peer(link) {
             return false;
         }
         let in_order = match qp.init.qp_type {
@@ -130,7 +133,20 @@ impl<P: Env> Engine<P> {
             queues: e.queued,
             local: Payload { prefix: &self.bytes, spans: &self.spans },
         };
-        self.env.one_sided(link, &request)
+        if link != LinkId::LOOPBACK || !qp.cross_channel {
+            return self.env.one_sided(link, &request);
+        }
+        // The replicas of a chain in one process: what peers would be shown is looked up in the tables themselves.
+        let target = self.qpns.find(request.dst)?;
+        let target = if target == qp.id { qp } else { self.qps.get(target)? };
+        let shown = Self::shown(target, target.same_host.exported?);
+        let mr = self.mem.mrs.get(self.mem.find_mr(rkey.0)?).filter(|mr| mr.backing != Backing::Null)?;
+        let (addr, epoch) = check_one_sided(shown, region(mr.ctx, &mr.info), &request)?;
+        let theirs = Span { addr, len, guarded: mr.backing == Backing::Guarded };
+        if !self.bytes.is_empty() {
+            return None;
+        }
+        self.env.one_sided_here(op, &self.spans, theirs).map(|before| OneSidedDone { epoch, before })
     }
 
     /// True if a request should wait until it can be executed here: the peer's region is in shared memory, and the
@@ -162,6 +178,12 @@ impl<P: Env> Engine<P> {
         if !takes {
             return;
         }
+        let epoch = *qp.same_host.exported.get_or_insert_with(|| self.env.random());
+        self.env.publish(&Self::shown(qp, epoch));
+    }
+
+    /// What peers see of a queue pair.
+    fn shown(qp: &Qp, epoch: u64) -> Export {
         let mut access = qp.attr.access & (Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC);
         if !qp.unreliable.backlog.is_empty() {
             // No request passes a message that waits for a receive. A copy that a peer has begun belongs before that
@@ -172,10 +194,9 @@ impl<P: Env> Engine<P> {
             // Such a request is refused, and the responder does that.
             access -= Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         }
-        let epoch = *qp.same_host.exported.get_or_insert_with(|| self.env.random());
         let peer = verbs::Qpn::new(qp.attr.dest_qp_num);
         let (qpn, service, ctx, pd) = (qp.qpn, qp.init.qp_type, qp.ctx, qp.init.pd);
-        self.env.publish(&Export::Qp { qpn, service, peer, ctx, pd, access, mtu: qp.mtu, epoch });
+        Export::Qp { qpn, service, peer, ctx, pd, access, mtu: qp.mtu, epoch }
     }
 
     /// Ends the peers' own accesses through a queue pair.
@@ -193,20 +214,25 @@ impl<P: Env> Engine<P> {
         if mr.backing == Backing::Null || !info.access.intersects(remote) {
             return;
         }
-        self.env.publish(&Export::Region {
-            key: info.key,
-            ctx: mr.ctx,
-            pd: info.pd,
-            access: info.access,
-            addr: info.addr,
-            length: info.length,
-            iova: info.iova,
-        });
+        self.env.publish(&region(mr.ctx, info));
     }
 
     /// Ends the peers' own accesses to a region, and waits for those under way.
     pub(crate) fn hide_mr(&mut self, key: u32) {
         self.env.retract(ExportId::Region(key));
+    }
+}
+
+/// What peers see of a region.
+fn region(ctx: CtxId, info: &MrInfo) -> Export {
+    Export::Region {
+        key: info.key,
+        ctx,
+        pd: info.pd,
+        access: info.access,
+        addr: info.addr,
+        length: info.length,
+        iova: info.iova,
     }
 }
 

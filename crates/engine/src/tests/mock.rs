@@ -392,6 +392,23 @@ impl SameHost for Mock {
         Some(OneSidedDone { epoch: found.1, before })
     }
 
+    fn one_sided_here(&mut self, op: OneSidedOp, local: &[Span], remote: Span) -> Option<u64> {
+        let me = self.me;
+        if !self.net.borrow().one_sided {
+            return None;
+        }
+        let mut before = 0;
+        match op {
+            OneSidedOp::Write => self.copy(me, local, me, &[remote]).ok()?,
+            OneSidedOp::Read => self.copy(me, &[remote], me, local).ok()?,
+            OneSidedOp::Atomic(op) => {
+                before = apply(slice(&mut self.net.borrow_mut().memory[me], remote.addr, 8).ok()?, op)
+            }
+        }
+        self.net.borrow_mut().executed += 1;
+        Some(before)
+    }
+
     fn may_follow(&self, link: LinkId, mark: u64, _: bool) -> bool {
         self.taken(link, mark)
     }

@@ -4,8 +4,8 @@
 use memory::{co_copy, local};
 use verbs::RKey;
 use wire::{
-    Export, ExportId, LinkId, Nanos, Offer, OneSided, OneSidedDone, PacketWire, SameHost, SingleCopyError, Span,
-    TicketRef,
+    Export, ExportId, LinkId, Nanos, Offer, OneSided, OneSidedDone, OneSidedOp, PacketWire, SameHost, SingleCopyError,
+    Span, TicketRef,
 };
 
 use super::WindowEnv;
@@ -75,6 +75,15 @@ impl SameHost for WindowEnv {
     #[inline]
     fn one_sided(&mut self, link: LinkId, request: &OneSided<'_>) -> Option<OneSidedDone> {
         self.execute(link, request)
+    }
+
+    fn one_sided_here(&mut self, op: OneSidedOp, ours: &[Span], theirs: Span) -> Option<u64> {
+        match op {
+            OneSidedOp::Write => local::copy(ours, &[theirs]).ok()?,
+            OneSidedOp::Read => local::copy(&[theirs], ours).ok()?,
+            OneSidedOp::Atomic(op) => return local::atomic(theirs.addr, theirs.guarded, op).ok(),
+        }
+        Some(0)
     }
 
     #[inline]

@@ -45,6 +45,11 @@ fn page(results: &Results, plots: &[String], by_hand: &str) -> String {
             .into(),
     );
     lines.push(
+        "- Bare chain, spinning: the client copies to the first replica, as the initiator of a WRITE does; one\n  \
+         other process copies from replica to replica. Each sees in shared memory that the other is done."
+            .into(),
+    );
+    lines.push(
         "- Busy processes compute, on the replicas' core. A pause is between operations, in microseconds.".into(),
     );
     lines.extend(plots.iter().map(|plot| format!("\n{plot}")));

@@ -236,7 +236,7 @@ impl Stand {
             // It has opened the memory, whose descriptor is closed here.
             line(&mut process.lines()?)?;
             processes.push(process);
-            return Ok((Bare::One { shared, asked: 0, ended: 0 }, processes));
+            return Ok((Bare::One { shared, size, asked: 0, ended: 0 }, processes));
         }
         let bell = || chain::sleeping_bell().map_err(text);
         let to = bell()?;

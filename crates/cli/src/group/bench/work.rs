@@ -219,8 +219,8 @@ impl Work for Copies {
 
 /// A chain without any device, one operation at a time.
 pub enum Bare {
-    /// One process that spins, and copies to all.
-    One { shared: Shared, asked: u64, ended: u64 },
+    /// One process that spins, and copies from replica to replica what the client has written to the first one.
+    One { shared: Shared, size: usize, asked: u64, ended: u64 },
     /// A process for each replica, which sleeps: the first one's eventfd, and the client's.
     Each { to: OwnedFd, from: OwnedFd, ended: u64 },
 }
@@ -228,10 +228,10 @@ pub enum Bare {
 impl Work for Bare {
     fn begin(&mut self) -> Result<bool, String> {
         match self {
-            Bare::One { shared, asked, ended } => {
+            Bare::One { shared, size, asked, ended } => {
                 *asked += 1;
                 *ended += 1;
-                chain::ask(shared, *asked).map_err(text)?;
+                chain::ask(shared, *size, *asked).map_err(text)?;
             }
             Bare::Each { to, from, ended } => {
                 *ended += 1;
