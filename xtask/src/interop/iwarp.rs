@@ -9,7 +9,7 @@ use crate::{Options, root, target_dir};
 
 use super::net::{Ip, Missing, Net, Weather};
 use super::sandbox::Sandbox;
-use super::{both_devices, iwarp_ends, iwarp_rdmacm};
+use super::{both_devices, iwarp_ends, iwarp_rdmacm, iwarp_shown};
 
 /// The limit of a case of a second, or of some seconds on the bad network.
 const LIMIT: Duration = Duration::from_secs(100);
@@ -118,6 +118,7 @@ pub fn iwarp(suite: &mut Suite, options: &Options) {
                 if name == "veth" {
                     device(suite, options, &sandbox, "one host", &net, 0);
                     iwarp_rdmacm::tests(suite, options, &sandbox, &net);
+                    iwarp_shown::shown(suite, options, &sandbox, &net, &program);
                     both_devices::cases(suite, options, &sandbox, &net);
                 }
             }

@@ -14,6 +14,7 @@ mod infiniband;
 pub mod iwarp;
 mod iwarp_ends;
 mod iwarp_rdmacm;
+mod iwarp_shown;
 pub mod iwarp_speed;
 mod loading;
 mod net;
