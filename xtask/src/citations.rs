@@ -20,7 +20,16 @@ mod tests {
     ];
 
     /// The sources that fulfil the rules of these documents.
-    const SOURCES: &[&str] = &["crates/iwarp/src", "crates/wire/src"];
+    const SOURCES: &[&str] =
+        &["crates/iwarp/src", "crates/wire/src", "crates/engine/src/rdmap", "crates/cm/src", "crates/nic/src"];
+
+    /// The sections whose rules the sources are known to fulfil, each cited where they do.
+    const CITED: &[(u32, &str)] = &[
+        (5040, "4.1 4.4 4.8 5 5.1 5.2 5.2.1 5.2.2 5.3 5.4 5.5 6.1 7.1 7.2"),
+        (5041, "4.1 4.2 4.3 5.1.2 5.2 5.3 5.4 6.2.1 6.2.2 7 7.1 7.2"),
+        (5044, "3 4 4.1 4.2 4.3 4.4 4.5 6 7.1 7.1.1 7.1.2 8"),
+        (6581, "5 6 8 9 9.1 9.2 10"),
+    ];
 
     /// The citation behind the word RFC, or what is wrong with it. `None`: a document without a section is named.
     fn citation(text: &str) -> Option<Result<(u32, &str), String>> {
@@ -74,6 +83,20 @@ mod tests {
         }
         assert!(wrong.is_empty(), "{}", wrong.join("\n"));
         assert!(count > 120, "{count} citations");
+    }
+
+    #[test]
+    fn the_sections_with_rules_are_cited() {
+        let mut found = std::collections::BTreeSet::new();
+        for path in SOURCES.iter().flat_map(|folder| sources(&crate::root().join(folder))) {
+            let text = fs::read_to_string(&path).unwrap();
+            found.extend(text.lines().flat_map(citations).flatten().map(|(n, section)| (n, section.to_owned())));
+        }
+        for (document, sections) in CITED {
+            let is_missing = |section: &&str| !found.contains(&(*document, (*section).to_owned()));
+            let missing: Vec<&str> = sections.split(' ').filter(is_missing).collect();
+            assert!(missing.is_empty(), "RFC {document}: no citation of {missing:?}");
+        }
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //!   `requests` (from connect to accept), `ports` (which id holds which port), `prepare` (what is looked up without the
 //!   lock), `incident` (incidents of the device), `links` (sockets to other processes' managers), `thread` (which reads
 //!   them).
-//! * `tcp`, `mpa`: connections of iWARP: their sockets, and their start and end (RFC 5044, RFC 6581).
+//! * `tcp`, `mpa`: connections of iWARP: their sockets, and their start and end (RFC 5044; RFC 6581).
 //! * [`route`]: which wire leads to an address. That is decided when the peer is known, and the handshake does not know
 //!   the answer.
 //! * [`channel`]: events on their way to the program.

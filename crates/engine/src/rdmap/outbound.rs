@@ -141,8 +141,8 @@ fn is_supported(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::Send | Opcode::SendWithInv | Opcode::RdmaWrite | Opcode::RdmaRead)
 }
 
-/// True if this request may be posted: its operation is one of iWARP's, and a READ names one region (RFC 5040,
-/// section 5.2: the sink is one steering tag).
+/// True if this request may be posted: its operation is one of iWARP's, and a READ names one region: the sink
+/// is one steering tag (RFC 5040, section 5.2).
 pub(crate) fn takes(wr: &SendWr<'_>) -> bool {
     let lists_one = !matches!(wr.data, SendData::Sges(list) if list.len() > limits::IWARP_MAX_SGE_RD as usize);
     is_supported(wr.opcode) && (wr.opcode != Opcode::RdmaRead || lists_one)
