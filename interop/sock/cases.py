@@ -9,6 +9,7 @@ permitted. The case then also compares the bytes that the kernel carried with th
 if both sides have the library, and does not move otherwise.
 """
 import hashlib
+import json
 import os
 import random
 import shutil
@@ -393,11 +394,78 @@ def inside_run():
     return http11()
 
 
+def told(*words):
+    """What softrnic says of processes."""
+    done = subprocess.run([sys.argv[3], *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=LIMIT)
+    return done.stdout.decode()
+
+
+def outside(pid):
+    """The number that a process of this case has in /proc, which may be another namespace's."""
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/status") as status:
+                own = next(line for line in status if line.startswith("NSpid:")).split()[-1]
+            if own == str(pid) and os.readlink(f"/proc/{name}/ns/pid") == os.readlink("/proc/self/ns/pid"):
+                return int(name)
+        except OSError:
+            pass
+    raise Wrong(f"{pid} is not in /proc")
+
+
+def shown():
+    """`top --sockets` and `doctor` show each end of a connection: by which way it goes, why, and what was counted."""
+    peer = [sys.executable, HERE, "serve"]
+    server = serve([*peer, "echo_server", str(PORT)])
+    near = subprocess.Popen([*client_prefix, *peer, "talk_until_told", str(PORT)], stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE)
+    started.append(near)
+    far_pid, near_pid = outside(server.pid), outside(near.pid)
+    ends = {far_pid: bool(server_prefix), near_pid: bool(client_prefix)}
+    moves = all(ends.values())
+
+    def connections(pid):
+        return json.loads(told("top", "--sockets", "--once", "--json", str(pid)))
+
+    def is_counted(end):
+        counts = [end[name] for name in ("sent", "received", "wakes", "sleeps")]
+        return all(count > 0 for count in counts) if moves else end["why"] and not any(counts)
+
+    # They talk all the time: what is to be counted comes.
+    for pid in [pid for pid, has_library in ends.items() if has_library]:
+        wait_for("the connection is shown", lambda: [is_counted(end) for end in connections(pid)] == [True])
+    near.stdin.write(b"fill\n")
+    near.stdin.flush()
+    check(near.stdout.readline() == b"full\n", "the client does not fill the connection")
+    way = "memory" if moves else "TCP"
+    for pid, has_library in ends.items():
+        shown = connections(pid)
+        text = told("top", "--sockets", "--once", str(pid))
+        if not has_library:
+            check(shown == [], f"connections of a program without the library: {shown}")
+            continue
+        check(len(shown) == 1, f"not one connection: {shown}")
+        end = shown[0]
+        check((end["sends"], end["receives"]) == (way, way), f"not {way}: {end}")
+        check(moves == (end["why"] == ""), f"why: {end}")
+        check(f":{PORT}" in end["local"] + end["remote"], f"other addresses: {end}")
+        check(way in text and end["local"] in text and end["why"] in text, f"not so in the text: {text}")
+        doctor = told("doctor", str(pid))
+        check(f"{int(moves)} of 1 TCP connections in memory" in doctor and end["why"] in doctor, f"doctor: {doctor}")
+    if moves:
+        check(connections(near_pid)[0]["stalls"] > 0, "no stall of a sender without room is shown")
+    near.stdin.close()
+    check(near.wait(LIMIT) == 0, f"the client ended with {near.returncode}")
+    started.remove(near)
+    stop(server)
+    return 0
+
+
 CASES = {
     "redis": redis, "http": http, "http11": http11, "iperf3": iperf3, "socat": socat, "nc": nc, "nginx": nginx,
     "nginx-sendfile": nginx_sendfile, "apache": apache, "apache-event": apache_event, "memcached": memcached,
     "postgres": postgres, "asyncio": asyncio, "multiprocessing": multiprocessing, "go": go,
-    "inside-run": inside_run,
+    "inside-run": inside_run, "shown": shown,
 }
 
 

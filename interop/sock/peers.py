@@ -5,8 +5,10 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import random
+import select
 import signal
 import socket
+import sys
 import threading
 
 
@@ -32,6 +34,28 @@ def echo(connection):
     with connection:
         while data := connection.recv(70000):
             connection.sendall(data)
+
+
+def talk_until_told(port):
+    """Talk until a line comes, fill the connection then, and end with the input."""
+    with socket.create_connection(("127.0.0.1", int(port))) as connection:
+        while not select.select([sys.stdin], [], [], 0)[0]:
+            connection.sendall(b"x" * 100)
+            left = 100
+            while left:
+                data = connection.recv(left)
+                if not data:
+                    raise EOFError
+                left -= len(data)
+        sys.stdin.readline()
+        connection.setblocking(False)
+        try:
+            while True:
+                connection.send(b"x" * 60000)
+        except BlockingIOError:
+            print("full", flush=True)
+        sys.stdin.readline()
+    os._exit(0)
 
 
 def echo_client(port):

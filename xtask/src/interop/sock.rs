@@ -31,6 +31,7 @@ const CASES: &[&str] = &[
     "multiprocessing",
     "go",
     "inside-run",
+    "shown",
 ];
 
 /// Who has the library.
