@@ -179,7 +179,7 @@ impl<P: Env> Engine<P> {
         for cq in [qp.init.send_cq, qp.init.recv_cq].into_iter().flatten() {
             self.done.forget(cq, qp.id);
         }
-        self.mem.qp_gone(qp.id);
+        self.invalidate_all(qp.id);
         qp.clear();
         qp.state = S::Reset;
         qp.attr = QpAttr::default();

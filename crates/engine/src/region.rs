@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::hint::cold_path;
 
-use verbs::{Access, CtxId, Errno, LKey, MrId, MwId, PdId, QpId, RKey, Result, Sge, limits};
-use wire::Span;
+use verbs::{Access, CtxId, Errno, LKey, MrId, MwId, PdId, QpId, Qpn, RKey, Result, Sge, limits};
+use wire::{Export, Span};
 
 use crate::slab::Slab;
 
@@ -95,6 +95,8 @@ pub(crate) struct Mw {
     pub kind: MwKind,
     pub key: u32,
     pub bound: Option<Binding>,
+    /// Peers are shown it: see [`crate::Engine::publish_mw`].
+    pub shown: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -239,7 +241,7 @@ impl Regions {
 
     pub fn add_mw(&mut self, ctx: CtxId, pd: PdId, kind: MwKind, random: impl FnMut() -> u64) -> Result<(MwId, u32)> {
         let key = self.new_key(random);
-        let id = self.mws.insert(Mw { ctx, pd, kind, key, bound: None }).ok_or(Errno::ENOMEM)?;
+        let id = self.mws.insert(Mw { ctx, pd, kind, key, bound: None, shown: false }).ok_or(Errno::ENOMEM)?;
         self.keys.insert(key >> 8, (key, Keyed::Mw(id)));
         Ok((id, key))
     }
@@ -439,22 +441,27 @@ impl Regions {
 
     /// LOCAL_INV or the invalidation that came with a SEND: only a bound type 2 window of this queue pair and domain
     /// can be invalidated (IBTA vol. 1, 10.6.5; fast-register regions do not exist in user space).
-    pub fn invalidate(&mut self, qp: QpId, rkey: RKey) -> std::result::Result<(), ()> {
+    ///
+    /// The result is true if peers are shown it.
+    pub fn invalidate(&mut self, qp: QpId, rkey: RKey) -> std::result::Result<bool, ()> {
         let Some(&(_, Keyed::Mw(id))) = self.keys.get(&(rkey.0 >> 8)) else { return Err(()) };
         let mw = self.mws.get_mut(id).ok_or(())?;
         if mw.kind != MwKind::Type2 || mw.key != rkey.0 || mw.bound.is_none_or(|b| b.qp != qp) {
             return Err(());
         }
-        let bound = mw.bound.take();
+        let (bound, shown) = (mw.bound.take(), std::mem::take(&mut mw.shown));
         if let Some(mr) = bound.and_then(|b| self.mrs.get_mut(b.mr)) {
             mr.windows -= 1;
         }
-        Ok(())
+        Ok(shown)
     }
 
     /// Sends the type 2 windows of a queue pair back to the invalid state, as the queue pair goes (IBTA vol. 1,
     /// 10.6.7.2.3).
-    pub fn qp_gone(&mut self, qp: QpId) {
+    ///
+    /// The result is the keys of those that peers are shown.
+    pub fn qp_gone(&mut self, qp: QpId) -> Vec<u32> {
+        let mut shown = Vec::new();
         let lost: Vec<(MwId, MrId)> = self
             .mws
             .iter()
@@ -464,10 +471,38 @@ impl Regions {
         for (mw, mr) in lost {
             if let Some(mw) = self.mws.get_mut(mw) {
                 mw.bound = None;
+                shown.extend(std::mem::take(&mut mw.shown).then_some(mw.key));
             }
             if let Some(mr) = self.mrs.get_mut(mr) {
                 mr.windows -= 1;
             }
+        }
+        shown
+    }
+
+    /// A bound window of type 2 as peers may know it. None: it reaches nothing that they can copy.
+    pub fn export_mw(&self, id: MwId, through: Qpn) -> Option<Export> {
+        let mw = self.mws.get(id).filter(|mw| mw.kind == MwKind::Type2)?;
+        let bound = mw.bound.as_ref()?;
+        let mr = self.mrs.get(bound.mr).filter(|mr| mr.backing != Backing::Null)?;
+        let zero_based = bound.access.contains(Access::ZERO_BASED);
+        Some(Export::Region {
+            key: mw.key,
+            through: Some(through),
+            ctx: mw.ctx,
+            pd: mw.pd,
+            // Whether the memory may vanish is the region's.
+            access: bound.access | mr.info.access & Access::ON_DEMAND,
+            addr: mr.info.addr.wrapping_add(bound.addr.wrapping_sub(mr.info.iova)),
+            length: bound.length,
+            iova: if zero_based { 0 } else { bound.addr },
+        })
+    }
+
+    /// Note that peers are shown a window.
+    pub fn mw_is_shown(&mut self, id: MwId) {
+        if let Some(mw) = self.mws.get_mut(id) {
+            mw.shown = true;
         }
     }
 }

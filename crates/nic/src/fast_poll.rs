@@ -71,6 +71,8 @@ impl Core {
             && self.polls + 1 < self.full_check_at
             && !self.engine.has_ready()
             && !self.engine.is_parked()
+            // Completions that came with an invalidation wait for the copies of peers, which `Guard` waits for.
+            && !self.engine.env().is_unquiet()
             && !self.exact_time; // the clock is read for what comes; nor is there any tap
         if ordinary { Finds::Nothing } else { Finds::Work }
     }

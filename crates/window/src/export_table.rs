@@ -93,6 +93,9 @@ fn tag(id: ExportId) -> u64 {
     }
 }
 
+/// Beside a region's rights: bits 32-55 are the number of the only queue pair through which it may be reached.
+const THROUGH: u64 = 1 << 63;
+
 /// The domain of a queue pair that has none.
 const NO_PD: u64 = u64::MAX;
 
@@ -115,9 +118,10 @@ fn service_word(service: QpType, access: Access) -> u64 {
 
 fn row(exported: &Export) -> [u64; VALUES] {
     match *exported {
-        Export::Region { key: _, ctx, pd, access, addr, length, iova } => {
+        Export::Region { key: _, through, ctx, pd, access, addr, length, iova } => {
             let (pd, ctx) = (handle(pd.index, pd.generation), handle(ctx.index, ctx.generation));
-            [pd, u64::from(access.bits()), addr, length, iova, ctx]
+            let through = through.map_or(0, |qpn| THROUGH | u64::from(qpn.get()) << 32);
+            [pd, u64::from(access.bits()) | through, addr, length, iova, ctx]
         }
         Export::Qp { qpn: _, service, peer, ctx, pd, access, mtu, epoch } => {
             let pd = pd.map_or(NO_PD, |pd| handle(pd.index, pd.generation));
@@ -128,9 +132,10 @@ fn row(exported: &Export) -> [u64; VALUES] {
 }
 
 fn region(key: u32, row: [u64; VALUES]) -> Export {
-    let [domain, access, addr, length, iova, owner] = row;
-    let access = Access::from_bits_truncate(access as u32);
-    Export::Region { key, ctx: ctx(owner), pd: pd(domain), access, addr, length, iova }
+    let [domain, rights, addr, length, iova, owner] = row;
+    let access = Access::from_bits_truncate(rights as u32);
+    let through = (rights & THROUGH != 0).then(|| Qpn::new((rights >> 32) as u32));
+    Export::Region { key, through, ctx: ctx(owner), pd: pd(domain), access, addr, length, iova }
 }
 
 /// `None` for a service that there is not.
@@ -181,9 +186,14 @@ impl WindowEnv {
         if !exported {
             return;
         }
-        // A peer that was never permitted to copy cannot be copying, whatever its mark says.
-        self.quiesce_those(|env, id| {
-            env.link(id).and_then(|link| link.remote.as_ref()).is_some_and(|remote| remote.we_permitted)
+        // A peer that was never permitted to copy cannot be copying, whatever its mark says. A copy by another key
+        // neither reads nor writes what this key was for.
+        self.quiesce_those(|env, link| {
+            let link = env.link(link).filter(|link| link.remote.as_ref().is_some_and(|remote| remote.we_permitted));
+            link.and_then(Link::copied_by_peer).is_some_and(|copy| match id {
+                ExportId::Region(key) => copy.concerns(key),
+                ExportId::Qp(_) => true,
+            })
         });
     }
 
@@ -337,7 +347,7 @@ fn act(link: &mut Link, request: &OneSided<'_>, by_memory: bool, answers: Answer
         remote.alive_at = now;
     }
     let peer = remote.export_table.as_ref()?;
-    link.copier.marked(link.producer.memory().copying(), || {
+    link.copier.marked_by(link.producer.memory().copying(), request.rkey.0, || {
         let qp = queue_pair(request.dst, peer.find(tag(ExportId::Qp(request.dst)))?)?;
         let region = region(request.rkey.0, peer.find(tag(ExportId::Region(request.rkey.0)))?);
         let (addr, epoch) = check_one_sided(qp, region, request)?;
@@ -387,8 +397,11 @@ mod tests {
     fn rows_say_what_is_shown() {
         let (pd, ctx) = (PdId { index: 7, generation: 9 }, CtxId { index: 3, generation: 4 });
         let access = Access::REMOTE_READ | Access::LOCAL_WRITE;
-        let exported = Export::Region { key: 0x1234_5678, ctx, pd, access, addr: 1 << 40, length: u64::MAX, iova: 3 };
-        assert_eq!(region(0x1234_5678, row(&exported)), exported);
+        for through in [None, Some(Qpn::new(0)), Some(Qpn::new(0xff_ffff))] {
+            let (key, addr, length, iova) = (0x1234_5678, 1 << 40, u64::MAX, 3);
+            let exported = Export::Region { key, through, ctx, pd, access, addr, length, iova };
+            assert_eq!(region(key, row(&exported)), exported);
+        }
         let (qpn, peer) = (Qpn::new(0x12_3456), Qpn::new(0x65_4321));
         for (service, pd) in [(QpType::Rc, Some(pd)), (QpType::Uc, Some(pd)), (QpType::XrcTgt, None)] {
             let exported = Export::Qp { qpn, service, peer, ctx, pd, access, mtu: 2048, epoch: u64::MAX };

@@ -79,6 +79,23 @@ fn a_copy_without_end() {
     assert!(began.elapsed().as_millis() < 2000, "{:?}", began.elapsed());
 }
 
+/// A key that is taken back waits for a copy that goes by it, or by no key, and for no other one.
+#[test]
+fn a_copy_by_another_key_is_not_waited_for() {
+    let (mut a, b, _, _) = linked();
+    let theirs = b.links()[1];
+    let (pd, ctx) = (verbs::PdId { index: 0, generation: 0 }, verbs::CtxId { index: 0, generation: 0 });
+    for (by, waits) in [(5, true), (6, false), (0, true)] {
+        let access = verbs::Access::REMOTE_WRITE;
+        a.publish(&wire::Export::Region { key: 5, through: None, ctx, pd, access, addr: 0, length: 1, iova: 0 });
+        mark(&b, theirs, by << 32 | 77);
+        a.retract(ExportId::Region(5));
+        assert_eq!(a.is_unquiet(), waits, "by key {by}");
+        mark(&b, theirs, 78);
+        assert!(!settle(&mut a), "by key {by}");
+    }
+}
+
 /// Several such peers are not waited for one after the other, and none is waited for a second time. Nothing is copied
 /// directly any more between this process and a peer that has done that once.
 #[test]
@@ -113,7 +130,7 @@ fn copies_without_end() {
         mark(b, *b.links().last().unwrap(), 77);
         let (pd, access) = (verbs::PdId { index: 0, generation: 0 }, verbs::Access::REMOTE_READ);
         let ctx = verbs::CtxId { index: 0, generation: 0 };
-        a.publish(&wire::Export::Region { key: 5, ctx, pd, access, addr: 0, length: 1, iova: 0 });
+        a.publish(&wire::Export::Region { key: 5, through: None, ctx, pd, access, addr: 0, length: 1, iova: 0 });
         a.retract(ExportId::Region(5));
         assert!(!a.is_unquiet(), "who may not copy is not copying");
     }

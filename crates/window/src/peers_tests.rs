@@ -407,7 +407,7 @@ fn of_a_stream_the_peer_does_its_part() {
     let (access, pd, mut memory) =
         (Access::REMOTE_READ | Access::REMOTE_WRITE, PdId { index: 1, generation: 1 }, vec![1u8; 200_000]);
     let (addr, ctx) = (span(&mut memory).addr, CtxId { index: 1, generation: 0 });
-    other.publish(&Export::Region { key: 5, ctx, pd, access, addr, length: 200_000, iova: addr });
+    other.publish(&Export::Region { key: 5, through: None, ctx, pd, access, addr, length: 200_000, iova: addr });
     let (service, exported_pd) = (QpType::Rc, Some(pd));
     other.publish(&Export::Qp { qpn: dst, service, peer: src, ctx, pd: exported_pd, access, mtu: 4096, epoch: 9 });
     other.announce_sleep();

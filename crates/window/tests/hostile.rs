@@ -165,7 +165,7 @@ fn hostile_peers() {
     // The victim has something to show, so its own export table counts with what was open before.
     let (pd, access) = (PdId { index: 0, generation: 0 }, Access::REMOTE_READ);
     let ctx = CtxId { index: 0, generation: 0 };
-    node.env.publish(&Export::Region { key: 5, ctx, pd, access, addr: 0, length: 1, iova: 0 });
+    node.env.publish(&Export::Region { key: 5, through: None, ctx, pd, access, addr: 0, length: 1, iova: 0 });
     offers_that_are_refused(&mut node);
     garbage(&mut node);
     silence(&mut node);

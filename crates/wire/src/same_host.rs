@@ -51,10 +51,12 @@ pub struct Offer {
 /// Memory and queue pairs that peers of the same user may know, so that they can execute RDMA requests by themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Export {
-    /// A region with remote rights.
+    /// A region with remote rights, or a bound memory window of type 2.
     Region {
         /// Its rkey.
         key: u32,
+        /// The only queue pair through which it may be reached (a window of type 2B: IBTA vol. 1, 10.6.7.2.3).
+        through: Option<Qpn>,
         /// Its context.
         ctx: CtxId,
         /// Its protection domain.
@@ -168,7 +170,7 @@ pub struct OneSided<'a> {
 /// allowed.
 pub fn check_one_sided(qp: Export, region: Export, request: &OneSided<'_>) -> Option<(u64, u64)> {
     let Export::Qp { qpn, service, peer, ctx, pd, access: may, mtu, epoch } = qp else { return None };
-    let Export::Region { key, ctx: owner, pd: of, access, addr, length, iova } = region else { return None };
+    let Export::Region { key, through, ctx: owner, pd: of, access, addr, length, iova } = region else { return None };
     let need = match request.op {
         OneSidedOp::Write => Access::REMOTE_WRITE,
         OneSidedOp::Read => Access::REMOTE_READ,
@@ -185,6 +187,7 @@ pub fn check_one_sided(qp: Export, region: Export, request: &OneSided<'_>) -> Op
         && qpn == request.dst
         && peer == request.src
         && key == request.rkey.0
+        && through.is_none_or(|owner| owner == qpn)
         && pd.map_or(ctx == owner, |pd| pd == of)
         && may.contains(need)
         && access.contains(need)

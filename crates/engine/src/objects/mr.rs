@@ -168,6 +168,9 @@ impl<P: Env> Engine<P> {
     /// `ibv_dealloc_mw(3)`: a bound window is unbound.
     pub fn dealloc_mw(&mut self, mw: MwId) -> Result<()> {
         let gone = self.mem.remove_mw(mw).ok_or(Errno::EINVAL)?;
+        if gone.shown {
+            self.hide_mr(gone.key);
+        }
         self.env.wait_for_late_writers();
         self.leave_pd(gone.pd);
         Ok(())

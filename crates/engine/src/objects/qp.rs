@@ -195,7 +195,7 @@ impl<P: Env> Engine<P> {
         for (cq, n) in qp.handed_to() {
             self.done.handed_over(cq, n);
         }
-        self.mem.qp_gone(id);
+        self.invalidate_all(id);
         self.qpns.release(qp.qpn);
         self.count_users(&qp.init, -1);
         self.mind_timers();

@@ -176,13 +176,16 @@ impl<P: Env> Engine<P> {
         }
         self.env.wait_for_late_writers();
         if e.opcode == Opcode::LocalInv {
-            return self.mem.invalidate(qp.id, RKey(e.imm)).map_err(|()| WcStatus::MwBindErr);
+            return self.invalidate(qp.id, RKey(e.imm)).map_err(|()| WcStatus::MwBindErr);
         }
         let SendBody::BindMw { mw, rkey, mr, addr, length, access } = e.body else {
             (e.out, e.done) = (false, false);
             return Err(WcStatus::LocQpOpErr);
         };
-        self.mem.bind(qp.id, qp.init.pd, mw, rkey, mr, addr, length, access).map_err(|()| WcStatus::MwBindErr)
+        let bound = self.mem.bind(qp.id, qp.init.pd, mw, rkey, mr, addr, length, access);
+        bound.map_err(|()| WcStatus::MwBindErr)?;
+        self.publish_mw(qp, mw);
+        Ok(())
     }
 
     /// Checks a fetched request that is to be sent. Then its memory is in `self.spans`, unless its data are inline.

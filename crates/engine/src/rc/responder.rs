@@ -324,7 +324,7 @@ impl<P: Env> Engine<P> {
         if packet.has(flag::INV) {
             self.env.wait_for_late_writers();
         }
-        if packet.has(flag::INV) && self.mem.invalidate(qp.id, RKey(packet.imm)).is_err() {
+        if packet.has(flag::INV) && self.invalidate(qp.id, RKey(packet.imm)).is_err() {
             // 9.9.6.3, class J; 11.6.2: a memory management operation error, which verbs.h calls MW_BIND_ERR
             return Err(Refused::Unanswered(WcStatus::MwBindErr));
         }

@@ -66,7 +66,7 @@ impl<P: Env> Target for Here<'_, P> {
     }
 
     fn invalidate(&mut self, stag: RKey) -> Result<(), TagFault> {
-        self.engine.mem.invalidate(self.qp.id, stag).map_err(|()| TagFault::NotInvalidated)
+        self.engine.invalidate(self.qp.id, stag).map_err(|()| TagFault::NotInvalidated)
     }
 
     fn place(&mut self, place: Place, bytes: &[u8]) -> Result<(), TagFault> {

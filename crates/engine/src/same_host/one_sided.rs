@@ -16,7 +16,7 @@
 //! exports of the peer are checked for each piece anew, and so is our memory. If a piece is not allowed, the rest of
 //! the request, with that piece, is sent as a message of its own: executed pieces are not executed again.
 
-use verbs::{Access, CtxId, MrId, Opcode, QpState, QpType, RKey, SendBody, SendFlags, WcStatus};
+use verbs::{Access, CtxId, MrId, MwId, Opcode, QpId, QpState, QpType, RKey, SendBody, SendFlags, WcStatus};
 use wire::{
     AtomicOp, Env, Export, ExportId, LinkId, OneSided, OneSidedDone, OneSidedOp, PIECE, Payload, Span, check_one_sided,
 };
@@ -25,6 +25,11 @@ use crate::Engine;
 use crate::qp::{Inflight, Qp};
 use crate::region::{Backing, MrInfo, NULL_ADDR};
 use crate::wq::sq::Wqe;
+
+/// From so many bytes on, one copy by a system call takes less time than packets, also behind a short SEND whose answer
+/// it waits for: 64 KiB were slower, 1 MiB faster (docs/exs-figures.md). The window of a transfer lives too short for
+/// the wire to find out which way is faster ([`wire::SameHost::answered`]).
+const WORTH_A_CALL: u32 = 128 << 10;
 
 impl<P: Env> Engine<P> {
     /// Begins a hold of the adapter's lock, or a new one after other threads could have the lock.
@@ -150,17 +155,25 @@ impl<P: Env> Engine<P> {
     }
 
     /// True if a request should wait until it can be executed here: the peer's region is in shared memory, and the
-    /// requests in front are RDMA, too, so that their acknowledgement will come soon.
+    /// requests in front are RDMA, so that their acknowledgement will come soon. A request of [`WORTH_A_CALL`] bytes
+    /// waits for short SENDs: its packets, which are two copies, would have to wait for them at the peer.
     pub(crate) fn waits_for_one_sided(&mut self, qp: &Qp, wqe: &Wqe) -> bool {
         let Some((_, addr, rkey)) = operation(wqe.opcode, &wqe.body) else { return false };
         let len = wqe.len();
-        let mut outstanding = qp.inflight.iter().filter(|e| !e.done).peekable();
+        let outstanding = || qp.inflight.iter().filter(|e| !e.done);
         let rdma = |e: &Inflight| matches!(e.body, SendBody::Rdma { .. } | SendBody::Atomic { .. });
-        outstanding.peek().is_some()
-            && matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni)
-            && (1..=u64::from(PIECE)).contains(&len)
-            && qp.link.is_some_and(|link| self.env.shares(link, rkey, addr, len as u32))
-            && outstanding.all(|e| e.error.is_none() && rdma(e))
+        let send = |e: &Inflight| matches!(e.opcode, Opcode::Send | Opcode::SendWithInv) && e.len < WORTH_A_CALL;
+        let Some(link) = qp.link else { return false };
+        if outstanding().next().is_none()
+            || !matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni)
+            || !(1..=u64::from(PIECE)).contains(&len)
+        {
+            return false;
+        }
+        if len >= u64::from(WORTH_A_CALL) && outstanding().all(|e| e.error.is_none() && send(e)) {
+            return self.env.caps(link).single_copy.is_some();
+        }
+        self.env.shares(link, rkey, addr, len as u32) && outstanding().all(|e| e.error.is_none() && rdma(e))
     }
 
     /// Shows a queue pair that would execute a request at once to its peer, or shows changes of it.
@@ -217,6 +230,37 @@ impl<P: Env> Engine<P> {
         self.env.publish(&region(mr.ctx, info));
     }
 
+    /// Shows a window to peers that was bound by this queue pair, if they have rights on it.
+    pub(crate) fn publish_mw(&mut self, qp: &Qp, id: MwId) {
+        let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let Some(export) = self.mem.export_mw(id, qp.qpn) else { return };
+        let Export::Region { access, addr, length, .. } = export else { return };
+        // Bounded by PIECE.
+        let start = Span { addr, len: length.min(u64::from(PIECE)) as u32, guarded: false };
+        let worth = length >= u64::from(WORTH_A_CALL) || self.env.peers_map(&start);
+        if worth && access.intersects(remote) {
+            self.env.publish(&export);
+            self.mem.mw_is_shown(id);
+        }
+    }
+
+    /// Ends every access by the key of a window of type 2, for LOCAL_INV and for a SEND that invalidates (IBTA vol. 1,
+    /// 10.6.5). The copies of peers are waited for before the program can see that the window is invalid: a look at
+    /// completions waits for them as well ([`wire::SameHost::retract`]).
+    pub(crate) fn invalidate(&mut self, qp: QpId, rkey: RKey) -> Result<(), ()> {
+        if self.mem.invalidate(qp, rkey)? {
+            self.hide_mr(rkey.0);
+        }
+        Ok(())
+    }
+
+    /// Ends every access through the windows of a queue pair that goes.
+    pub(crate) fn invalidate_all(&mut self, qp: QpId) {
+        for key in self.mem.qp_gone(qp) {
+            self.hide_mr(key);
+        }
+    }
+
     /// Ends the peers' own accesses to a region, and waits for those under way.
     pub(crate) fn hide_mr(&mut self, key: u32) {
         self.env.retract(ExportId::Region(key));
@@ -227,6 +271,7 @@ impl<P: Env> Engine<P> {
 fn region(ctx: CtxId, info: &MrInfo) -> Export {
     Export::Region {
         key: info.key,
+        through: None,
         ctx,
         pd: info.pd,
         access: info.access,

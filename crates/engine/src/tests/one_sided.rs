@@ -309,3 +309,137 @@ fn served_are_those_who_may_send_more() {
     assert_eq!([8, 16384, 40_000].map(|len| served(Opcode::Send, len)), [0, 0, 2]);
     assert_eq!([8, 16384].map(|len| served(Opcode::RdmaWriteWithImm, len)), [0, 0], "the program hears of it");
 }
+
+/// A window of type 2 over 64 bytes of node 1 from offset 128 on, bound by this queue pair; its key.
+fn window(w: &mut World, qb: verbs::QpId) -> (verbs::MwId, RKey) {
+    let n = &mut w.nodes[1];
+    let (mw, rkey) = n.engine.alloc_mw(n.pd, crate::MwKind::Type2).unwrap();
+    let mr = n.engine.mem.find_mr(n.key);
+    w.net.borrow_mut().maps = true;
+    let bind = SendBody::BindMw { mw, rkey, mr, addr: BASE + 128, length: 64, access: Access::REMOTE_WRITE };
+    w.post(1, qb, Opcode::BindMw, bind, &[], 1).unwrap();
+    w.settle();
+    assert_eq!(statuses(w, 1), [St::Success]);
+    (mw, rkey)
+}
+
+/// The status of a WRITE of 8 bytes at this offset of node 1, and whether it was executed here.
+fn write_by(w: &mut World, qa: verbs::QpId, rkey: RKey, at: u64) -> (St, bool) {
+    let before = w.net.borrow().executed;
+    let (body, from) = (SendBody::Rdma { remote_addr: BASE + at, rkey }, [w.sge(0, 0, 8)]);
+    w.post(0, qa, Opcode::RdmaWrite, body, &from, 1).unwrap();
+    w.run_for(SECOND);
+    (statuses(w, 0)[0], w.net.borrow().executed > before)
+}
+
+/// A request by the key of a window is executed here, inside its bounds, through its queue pair (IBTA vol. 1,
+/// 10.6.7.2.3), until it is invalid.
+#[test]
+fn windows_are_reached_until_they_are_invalid() {
+    let (mut w, qa, qb) = proven();
+    w.write(0, 0, &[7; 8]);
+    let (_, rkey) = window(&mut w, qb);
+    assert_eq!(write_by(&mut w, qa, rkey, 128 + 56), (St::Success, true));
+    assert_eq!(w.read(1, 128 + 56, 8), [7; 8]);
+    let invalidate = SendWr {
+        wr_id: 2,
+        opcode: Opcode::LocalInv,
+        flags: SendFlags::SIGNALED,
+        imm_or_rkey: rkey.0,
+        remote_srqn: 0,
+        body: &SendBody::Plain,
+        data: SendData::Sges(&[]),
+    };
+    w.post_wr(1, qb, &invalidate).unwrap();
+    w.settle();
+    assert_eq!(statuses(&mut w, 1), [St::Success]);
+    assert_eq!(write_by(&mut w, qa, rkey, 128), (St::RemAccessErr, false));
+    assert_eq!(w.read(1, 128, 8), [0; 8]);
+}
+
+#[test]
+fn windows_end_with_their_bounds_their_queue_pair_and_themselves() {
+    type Case = fn(&mut World, verbs::QpId, verbs::MwId) -> u64;
+    let cases: [(&str, Case); 4] = [
+        ("beyond it", |_, _, _| 128 + 57),
+        ("deallocated", |w, _, mw| {
+            w.nodes[1].engine.dealloc_mw(mw).unwrap();
+            128
+        }),
+        ("its queue pair is reset", |w, qb, _| {
+            let attr = verbs::QpAttr { state: QpState::Reset, ..Default::default() };
+            w.modify(1, qb, &attr, verbs::QpAttrMask::STATE).unwrap();
+            128
+        }),
+        ("its queue pair is gone", |w, qb, _| {
+            w.nodes[1].engine.destroy_qp(qb).unwrap();
+            128
+        }),
+    ];
+    for (what, case) in cases {
+        let (mut w, qa, qb) = proven();
+        w.write(0, 0, &[7; 8]);
+        let (mw, rkey) = window(&mut w, qb);
+        let at = case(&mut w, qb, mw);
+        let shown = w.net.borrow().exported[1].contains_key(&wire::ExportId::Region(rkey.0));
+        assert_eq!(shown, what == "beyond it", "{what}");
+        assert!(!write_by(&mut w, qa, rkey, at).1, "{what}");
+        assert_eq!(w.read(1, 128, 64), [0; 64], "{what}");
+    }
+}
+
+#[test]
+fn a_window_is_that_of_one_queue_pair() {
+    let (mut w, _, qb) = proven();
+    let (_, rkey) = window(&mut w, qb);
+    let (other, _) = w.pair(0, 1, QpType::Rc);
+    let (body, from) = (w.rdma(1, 0), [w.sge(0, 0, 8)]);
+    w.post(0, other, Opcode::RdmaWrite, body, &from, 0).unwrap();
+    w.settle();
+    assert_eq!(statuses(&mut w, 0), [St::Success]);
+    assert_eq!(write_by(&mut w, other, rkey, 128), (St::RemAccessErr, false));
+}
+
+/// The system call of a copy would take longer than the answer.
+#[test]
+fn short_windows_are_shown_only_in_memory_that_peers_map() {
+    for (maps, length, shown) in [(false, (128 << 10) - 1, false), (false, 128 << 10, true), (true, 1, true)] {
+        let (mut w, _, qb) = proven();
+        w.net.borrow_mut().maps = maps;
+        let n = &mut w.nodes[1];
+        let (mw, rkey) = n.engine.alloc_mw(n.pd, crate::MwKind::Type2).unwrap();
+        let mr = n.engine.mem.find_mr(n.key);
+        for access in [Access::REMOTE_READ, Access::empty()] {
+            let bind = SendBody::BindMw { mw, rkey, mr, addr: BASE, length, access };
+            w.post(1, qb, Opcode::BindMw, bind, &[], 1).unwrap();
+            w.settle();
+            let found = w.net.borrow().exported[1].contains_key(&wire::ExportId::Region(rkey.0));
+            assert_eq!(found, shown && !access.is_empty(), "{maps} {length} {access:?}");
+            let (wr_id, flags, data) = (2, SendFlags::empty(), SendData::Sges(&[]));
+            let (opcode, imm_or_rkey, body) = (Opcode::LocalInv, rkey.0, &SendBody::Plain);
+            w.post_wr(1, qb, &SendWr { wr_id, opcode, flags, imm_or_rkey, remote_srqn: 0, body, data }).unwrap();
+            w.settle();
+        }
+    }
+}
+
+/// A long request waits for the answer to a short SEND, where single copies are permitted.
+#[test]
+fn a_long_request_waits_for_a_short_send() {
+    for permitted in [false, true] {
+        let (mut w, qa, qb) = proven();
+        w.net.borrow_mut().single_copy = permitted;
+        let (body, from, short) = (w.rdma(1, 0), [w.sge(0, 0, 128 << 10)], [w.sge(0, 0, 8)]);
+        let into = [w.sge(1, 4096, 8)];
+        for i in 0..3 {
+            w.recv(1, qb, &into, 2).unwrap();
+            w.post(0, qa, Opcode::Send, SendBody::Plain, &short, 2 * i).unwrap();
+            w.post(0, qa, Opcode::RdmaWrite, body, &from, 2 * i + 1).unwrap();
+        }
+        assert_eq!(w.net.borrow().executed, 0, "not before what stands in front");
+        w.settle();
+        assert_eq!(w.net.borrow().executed, if permitted { 3 } else { 0 });
+        let done: Vec<_> = w.poll(0).iter().map(|c| (c.wr_id, c.status)).collect();
+        assert_eq!(done, (0..6).map(|i| (i, St::Success)).collect::<Vec<_>>());
+    }
+}

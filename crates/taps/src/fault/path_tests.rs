@@ -272,7 +272,7 @@ fn nothing_passes_by_the_taps() {
     let pd = verbs::PdId { index: 0, generation: 0 };
     let ctx = verbs::CtxId { index: 0, generation: 0 };
     let access = verbs::Access::empty();
-    wire.publish(&Export::Region { key: 1, ctx, pd, access, addr: 0, length: 1, iova: 0 });
+    wire.publish(&Export::Region { key: 1, through: None, ctx, pd, access, addr: 0, length: 1, iova: 0 });
     assert_eq!(wire.exported, 0);
 }
 

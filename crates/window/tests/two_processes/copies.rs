@@ -238,7 +238,7 @@ fn nobody_writes_to_what_was_taken_back() {
     };
     for _ in 0..300 {
         node.env.store(addr, false, &[255]).unwrap();
-        node.env.publish(&Export::Region { key: KEY, ctx: CTX, pd, access, addr, length, iova: 0 });
+        node.env.publish(&Export::Region { key: KEY, through: None, ctx: CTX, pd, access, addr, length, iova: 0 });
         node.until("a write", |node| {
             let mut first = [0];
             node.env.load(addr, false, &mut first).unwrap();

@@ -40,7 +40,16 @@ fn child() {
             say(span(&mut bytes).addr);
             let (pd, access) = (PdId { index: 3, generation: 1 }, Access::REMOTE_READ | Access::REMOTE_WRITE);
             let addr = span(&mut bytes).addr;
-            node.env.publish(&Export::Region { key: KEY, ctx: CTX, pd, access, addr, length: 1 << 20, iova: 4096 });
+            node.env.publish(&Export::Region {
+                key: KEY,
+                through: None,
+                ctx: CTX,
+                pd,
+                access,
+                addr,
+                length: 1 << 20,
+                iova: 4096,
+            });
             node.env.publish(&queue_pair(node.qpn, pd, access, 99));
             common::echo(&mut node, true, || false);
         }
