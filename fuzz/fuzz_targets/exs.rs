@@ -176,7 +176,12 @@ fuzz_target!(|data: &[u8]| {
                 let near = if input.byte() & 7 == 0 { input.near() } else { 0 };
                 let imm = Immediate { direct, released, seq: bytes.wrapping_add(near) }.emit();
                 let len = u32::from(input.byte() % 8);
-                match connection.transferred(imm, len) {
+                let taken = if input.byte() & 1 == 0 {
+                    connection.transferred(imm, len)
+                } else {
+                    connection.arrived(0, &Message::Data { imm, len }.emit(), HEADER).map(drop)
+                };
+                match taken {
                     Ok(()) => bytes = bytes.wrapping_add(len),
                     Err(why) => {
                         assert_eq!(why, Reset::Protocol);

@@ -18,7 +18,8 @@
 //! * Rule 5: when the ring is drained the receiver goes to the next even phase.
 //! * Hold: a sender that drops an ADVERT for its number alone knows that a receiver waits. It leaves the ring alone
 //!   until the receiver has copied everything, or has said that it is late. Without this rule a fast sender would stay
-//!   indirect.
+//!   indirect. A large transfer into the ring makes the sender wait in this way as well, unless the receiver was late
+//!   and has advertised nothing since.
 //! * A sender whose last transfer was direct and large, and that has no open receive left, waits as well: until the
 //!   receiver has got everything, and has offered a receive or said that it has none.
 //! * RETRACT voids all adverts of a phase, so that a receive can be cancelled. Nothing is advertised until the answer.

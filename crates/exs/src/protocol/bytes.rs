@@ -176,6 +176,7 @@ impl Bytes {
     /// Take a message in.
     pub fn arrived(&mut self, message: Message) -> Result<(), Reset> {
         match message {
+            Message::Data { imm, len } => return self.transferred(Immediate::parse(imm), len),
             Message::Offer { phase, seq, first, wait_all, len, place, ack } => {
                 // The WRITE would run past the end of the peer's addresses.
                 place.addr.checked_add(len.into()).ok_or(Reset::Protocol)?;

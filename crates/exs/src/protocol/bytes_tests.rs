@@ -418,6 +418,8 @@ fn a_hostile_transfer_is_found_out() {
     ];
     for (what, imm, len) in cases {
         assert_eq!(end().transferred(imm, len), Err(Reset::Protocol), "{what}");
+        let data = Message::Data { imm, len }.emit();
+        assert_eq!(end().arrived(0, &data, HEADER), Err(Reset::Protocol), "{what}, as DATA");
     }
     let mut connection = end();
     connection.receive(Op(1), buffer(8), false).expect("room");

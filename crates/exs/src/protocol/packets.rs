@@ -294,6 +294,7 @@ impl Packets {
             | Message::Retract(_)
             | Message::Retracted(_)
             | Message::Seen(_)
+            | Message::Data { .. }
             | Message::Ping
             | Message::Pong => {
                 return Err(Reset::Protocol);

@@ -5,7 +5,7 @@
 //! | byte | |
 //! |---|---|
 //! | 0-3 | magic, `exs!` |
-//! | 4 | version, 3 |
+//! | 4 | version, 4 |
 //! | 5 | kind: 1 SEQPACKET, 2 STREAM |
 //! | 6-7 | credits: advertisements and transfers that this end holds at a time, 1 to 1024 |
 //! | 8-11 | SEQPACKET: bytes of small data that this end takes in an advertisement, at most 65536 |
@@ -42,9 +42,10 @@
 //!
 //! Both kinds have PING, 12, and its answer PONG, 13. Bytes 1-31 of both are zero.
 //!
-//! The data of STREAM go by RDMA WRITE with an immediate value. Its bit 31 says that they went into an offered receive,
-//! not into the ring; bits 20-30 are the number of offers that the sender is done with since it last said so; bits 0-19
-//! are those of the number of the first byte.
+//! The data of STREAM go by RDMA WRITE with an immediate value, or by RDMA WRITE and then DATA, 14. DATA has the value
+//! in bytes 4-7, and the length of the WRITE in bytes 20-23; its other bytes are zero. Bit 31 of the value says that
+//! the data went into an offered receive, not into the ring; bits 20-30 are the number of offers that the sender is
+//! done with since it last said so; bits 0-19 are those of the number of the first byte.
 //!
 //! Bytes that are zero here are checked, so that a later version may use them.
 
@@ -52,7 +53,7 @@ use super::table::Remote;
 use crate::stream::{Ack, LOW};
 
 /// Version of the protocol.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// Bytes of the private data.
 pub const HELLO: usize = 32;
 /// Bytes of a message's header.
@@ -230,6 +231,13 @@ pub enum Message {
     Retracted(u16),
     /// The sender is done with so many offers.
     Seen(u32),
+    /// A WRITE without an immediate value has put so many bytes where this value says.
+    Data {
+        /// See [`Immediate`].
+        imm: u32,
+        /// The number of bytes.
+        len: u32,
+    },
     /// The sender waits, and has heard nothing for some time.
     Ping,
     /// The answer.
@@ -296,6 +304,10 @@ impl Message {
             }
             Message::Ping => 12,
             Message::Pong => 13,
+            Message::Data { imm, len } => {
+                (seq, size) = (imm, len);
+                14
+            }
         };
         let mut out = [0; HEADER];
         out[0] = kind;
@@ -333,6 +345,7 @@ impl Message {
             11 => Message::Seen(seq),
             12 => Message::Ping,
             13 => Message::Pong,
+            14 => Message::Data { imm: seq, len },
             _ => return Err(Malformed),
         };
         let data_len = if let Message::Small { len, .. } = message { len as usize } else { 0 };
@@ -401,12 +414,12 @@ mod tests {
 
     #[test]
     fn a_greeting_has_its_bytes() {
-        let bytes = *b"exs!\x03\x02\x01\x02\0\0\0\0\0\0\x80\0\x11\x22\x33\x44\x55\x66\x77\x88\xa1\xa2\xa3\xa4\0\0\0\0";
+        let bytes = *b"exs!\x04\x02\x01\x02\0\0\0\0\0\0\x80\0\x11\x22\x33\x44\x55\x66\x77\x88\xa1\xa2\xa3\xa4\0\0\0\0";
         assert_eq!(STREAM.emit(), bytes);
         assert_eq!(Hello::parse(&bytes), Ok(STREAM));
         // librdmacm hands out more than was sent (rdma_get_cm_event(3)).
         assert_eq!(Hello::parse(&[&bytes[..], &[0; 24]].concat()), Ok(STREAM));
-        let bytes = [&b"exs!\x03\x01\0\x03\0\0\x80\0"[..], &[0; 20]].concat();
+        let bytes = [&b"exs!\x04\x01\0\x03\0\0\x80\0"[..], &[0; 20]].concat();
         assert_eq!(PACKETS.emit(), bytes[..]);
         assert_eq!(Hello::parse(&bytes), Ok(PACKETS));
     }
@@ -423,6 +436,7 @@ mod tests {
         assert_eq!(Hello::parse(&STREAM.emit()[..31]), Err(HelloError::Content));
         assert_eq!(with(STREAM, 0, b'E'), Err(HelloError::NoExs));
         assert_eq!(with(PACKETS, 4, 2), Err(HelloError::Version(2)), "version 2 had no PING");
+        assert_eq!(with(PACKETS, 4, 3), Err(HelloError::Version(3)), "version 3 had no DATA");
         // Version 1 had 16 bytes.
         assert_eq!(Hello::parse(b"exs!\x01\x02\x01\x02\0\0\x80\0\0\0\0\0"), Err(HelloError::Version(1)));
         for (at, byte) in [(5, 0), (5, 3), (6, 0xff), (8, 1), (11, 1), (12, 0x80), (28, 1), (31, 1)] {
@@ -477,6 +491,7 @@ mod tests {
             Message::Fin { seq: u32::MAX },
             Message::Ping,
             Message::Pong,
+            Message::Data { imm: 0x8000_0001, len: 9 },
         ];
         for message in all {
             assert_eq!(Message::parse(&message.emit(), HEADER), Ok(message));
@@ -499,7 +514,7 @@ mod tests {
     #[test]
     fn bytes_that_mean_nothing_are_refused() {
         // Each byte that a message has no use for.
-        let used: [(u8, &[(usize, usize)]); 9] = [
+        let used: [(u8, &[(usize, usize)]); 10] = [
             (1, &[(4, 16), (20, 28)]),
             (3, &[(4, 8)]),
             (6, &[(4, 8)]),
@@ -509,6 +524,7 @@ mod tests {
             (11, &[(4, 8)]),
             (12, &[]),
             (13, &[]),
+            (14, &[(4, 8), (20, 24)]),
         ];
         for (kind, used) in used {
             for at in (1..HEADER).filter(|at| !used.iter().any(|(start, end)| (*start..*end).contains(at))) {
@@ -519,7 +535,7 @@ mod tests {
                 assert_eq!(Message::parse(&bytes, HEADER), Err(Malformed), "message {kind}, byte {at}");
             }
         }
-        for kind in [0, 14, 255] {
+        for kind in [0, 15, 255] {
             let mut bytes = [0; HEADER];
             bytes[0] = kind;
             assert_eq!(Message::parse(&bytes, HEADER), Err(Malformed));

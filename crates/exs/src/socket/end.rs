@@ -26,7 +26,15 @@ const WRITE: u64 = 4 << 56;
 const TAKE: u64 = 5 << 56;
 /// A key is given; it completes only with an error.
 const GIVE: u64 = 6 << 56;
+/// A WRITE whose SEND follows; it completes only with an error.
+const PART: u64 = 7 << 56;
 const KINDS: u64 = 0xff << 56;
+
+/// The slot of a request that has none.
+const NO_SLOT: u64 = u32::MAX as u64;
+/// A transfer of a stream from this length on is a WRITE and a SEND: a device may execute a WRITE without an immediate
+/// value at once, which is one copy. A shorter one is a WRITE with immediate: one request.
+const LONG: u64 = 128 << 10;
 
 /// Requests that one output may need: a key is taken back and given, and a message sent.
 const FEW: usize = 3;
@@ -282,6 +290,9 @@ impl End {
             let count = 1 + (wc.wr_id() >> 32 & 0xff) as usize;
             self.posted = self.posted.saturating_sub(count);
         }
+        if matches!(kind, SEND | WRITE) && slot != NO_SLOT {
+            self.free_sends.push(slot as usize);
+        }
         match kind {
             READ | WRITE => {
                 if !good && protocol.dead().is_none() {
@@ -295,7 +306,6 @@ impl End {
                 }
                 return Ok(());
             }
-            SEND => self.free_sends.push(slot as usize),
             TAKE if good => {
                 self.keys.taken();
                 if let Some(leaving) = self.leaving.iter_mut().find(|leaving| leaving.waits) {
@@ -364,10 +374,8 @@ impl End {
                 }
                 posted
             }
-            Output::Write(Write { from, to, imm }) => {
-                let Some(sge) = self.sge(from) else { return Ok(()) };
-                let posted =
-                    self.post(WRITE, SendOp::WriteImm { addr: to.addr, rkey: to.rkey, imm }, Data::Sges(&[sge]));
+            Output::Write(write) => {
+                let posted = self.write(write);
                 if let (Err(_), Some(protocol)) = (posted, &mut self.protocol) {
                     protocol.reset(Reset::Peer);
                     protocol.write_done();
@@ -377,19 +385,34 @@ impl End {
             Output::Copy { slot, to } => {
                 let from = slot as usize * self.slot + HEADER;
                 if let Some(memory) = self.memory(to) {
-                    copy(&self.slots, from, &memory.mr, to.offset as usize, to.len as usize);
+                    self.slots.copy_to(from, &memory.mr, to.offset as usize, to.len as usize);
                 }
                 Ok(())
             }
             Output::CopyRing { at, to } => {
                 if let (Some(ring), Some(memory)) = (&self.ring, self.memory(to)) {
-                    copy(ring, at as usize, &memory.mr, to.offset as usize, to.len as usize);
+                    ring.copy_to(at as usize, &memory.mr, to.offset as usize, to.len as usize);
                 }
                 Ok(())
             }
             Output::Free { slot } => self.post_receive(slot),
             Output::Done(done) => self.done(done),
         }
+    }
+
+    /// WRITE, and tell the peer.
+    fn write(&mut self, Write { from, to: Remote { addr, rkey }, imm }: Write) -> rdma::Result<()> {
+        let Some(sge) = self.sge(from) else { return Ok(()) };
+        if from.len < LONG {
+            return self.post(WRITE | NO_SLOT, SendOp::WriteImm { addr, rkey, imm }, Data::Sges(&[sge]));
+        }
+        let Some(slot) = self.free_sends.pop() else { return Ok(()) };
+        let op = SendOp::Write { addr, rkey };
+        let flags = SendFlags::empty();
+        self.qp.post_send(&SendWr { flags, ..SendWr::new(PART, op, Data::Sges(&[sge])) })?;
+        self.posted += 1;
+        // Bounded by MAX_LEN.
+        self.send_header(WRITE | 1 << 32 | slot as u64, slot, Message::Data { imm, len: from.len as u32 }, None)
     }
 
     /// Send a message, with what it names.
@@ -412,8 +435,12 @@ impl End {
                 data = self.sge(buffer);
             }
         }
-        let wr_id = SEND | (before as u64) << 32 | slot as u64;
         self.posted += before;
+        self.send_header(SEND | (before as u64) << 32 | slot as u64, slot, message, data)
+    }
+
+    /// SEND a header from a slot, unless it goes with the request, and data behind it.
+    fn send_header(&mut self, wr_id: u64, slot: usize, message: Message, data: Option<Sge>) -> rdma::Result<()> {
         if data.is_none() && self.inline {
             return self.post(wr_id, SendOp::Send, Data::Inline(&[&message.emit()]));
         }
@@ -463,15 +490,4 @@ pub(super) struct Part {
 
 fn of_status(status: Status) -> Reset {
     if matches!(status, Status::LOCAL_PROTECTION | Status::MW_BIND) { Reset::Memory } else { Reset::Peer }
-}
-
-fn copy(from: &Mr, mut at: usize, to: &Mr, mut place: usize, len: usize) {
-    let mut bytes = [0; 4096];
-    let mut left = len;
-    while left > 0 {
-        let part = left.min(bytes.len());
-        from.read(at, &mut bytes[..part]);
-        to.write(place, &bytes[..part]);
-        (at, place, left) = (at + part, place + part, left - part);
-    }
 }

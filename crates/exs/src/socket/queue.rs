@@ -13,7 +13,7 @@ use super::shared::{Shared, Sleeps};
 use super::{Socket, not_in_child};
 
 /// The time for which a thread that waits looks at the wire itself before it sleeps.
-const LOOK: Duration = Duration::from_micros(50);
+const LOOK: Duration = Duration::from_micros(150);
 /// The longest sleep. A sleep with a limit ends at every signal that has a handler; one without goes on if the handler
 /// has SA_RESTART (signal(7), futex(2)).
 const LONGEST: Duration = Duration::from_secs(3600);

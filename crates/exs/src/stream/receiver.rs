@@ -249,7 +249,6 @@ impl Receiver {
         #[cfg(test)]
         let free = if self.shape.lacks(super::Mutant::AckBeforeCopy) { 0 } else { free };
         self.freed += free;
-        self.told_late &= self.used > 0;
         if let Some(first) = self.receives.front_mut() {
             first.filled += len;
         }
@@ -318,6 +317,8 @@ impl Receiver {
         let (phase, seq, wait_all, place) = (self.phase, self.seq, next.wait_all, (next.id, filled));
         self.open += 1;
         self.unseen += 1;
+        // The sender takes it for one that is not late.
+        self.told_late = false;
         Some(Action::Advert(Advert { phase, seq, first, wait_all, len, place }, self.take_ack()))
     }
 

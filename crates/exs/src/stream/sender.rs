@@ -37,6 +37,8 @@ pub struct Sender<P> {
     pub(super) hold: bool,
     /// The last transfer was direct and large, and the receiver has not said that it is late.
     pub(super) ahead: bool,
+    /// The receiver has said that it is late, and has advertised nothing since.
+    pub(super) late: bool,
 }
 
 impl<P: Copy> Sender<P> {
@@ -54,6 +56,7 @@ impl<P: Copy> Sender<P> {
             released: 0,
             hold: false,
             ahead: false,
+            late: false,
         }
     }
 
@@ -73,6 +76,7 @@ impl<P: Copy> Sender<P> {
         if over || advert.len == 0 || !advert.phase.is_multiple_of(2) || advert.phase & !self.shape.phase_mask != 0 {
             return Err(Breach);
         }
+        self.late = false;
         let taken = if advert.first && self.shape.later(advert.phase, self.phase) {
             // The receiver leaves an even phase by bytes from the ring or by RETRACT, and either has made ours odd.
             if self.phase.is_multiple_of(2) {
@@ -112,6 +116,7 @@ impl<P: Copy> Sender<P> {
         if ack.late || self.room == self.shape.ring {
             self.hold = false;
         }
+        self.late |= ack.late;
         self.ahead &= !ack.late;
         Ok(())
     }
@@ -160,6 +165,8 @@ impl<P: Copy> Sender<P> {
             if self.phase.is_multiple_of(2) {
                 self.phase = shape.phase(self.phase, 1);
             }
+            // Its copy takes the receiver so long that a ring which is filled all the time would never be drained.
+            self.hold = len >= shape.large && !self.late;
             self.room -= len;
             self.at = (at + len) % shape.ring;
             (None, at, len)
