@@ -20,6 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::answer::Job;
 use super::case::{Case, Operation, Transport, Waiting};
 use super::end::{End, Hello, Room};
+use super::machine::Machine;
 use super::plan::Sizes;
 use super::stats::{Spread, ratio};
 use super::{measure, pin};
@@ -228,6 +229,8 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     if let Some(path) = &options.page {
         super::writable(path)?;
     }
+    // Before this process is pinned to one of its processors.
+    let machine = Machine::this();
     let cores = if options.no_pin { None } else { pin::two_cores() };
     let mut verbs = Other::start(Role::Bench, &options.device)?;
     let largest = options.sizes.list().into_iter().max().unwrap_or(8);
@@ -253,7 +256,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     verbs.link.send(&Job::End)?;
     other.link.send(&None::<Task>)?;
     match (&options.page, options.json) {
-        (Some(path), _) => page::write_page(options, &met, &rows, cores, path)?,
+        (Some(path), _) => page::write_page(options, &met, &rows, &machine, cores, path)?,
         (_, true) if options.figures => println!("{}", serde_json::to_string_pretty(&met).map_err(text)?),
         (_, true) => println!("{}", serde_json::to_string_pretty(&rows).map_err(text)?),
         _ if options.figures => figures::table(&met).print(),

@@ -21,12 +21,12 @@ pub fn write_page(
     options: &Options,
     met: &[Met],
     rows: &[Row],
+    machine: &Machine,
     cores: Option<(usize, usize)>,
     path: &Path,
 ) -> Result<(), String> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let machine = Machine::this();
-    let plots = write_plots(plots(rows, &machine), folder)?;
+    let plots = write_plots(plots(rows, machine), folder)?;
     let old = std::fs::read_to_string(path).unwrap_or_default();
     let Options { time, rounds, .. } = options;
     let place = match cores {
@@ -34,7 +34,7 @@ pub fn write_page(
         None => "two processes, wherever the system put them".to_owned(),
     };
     let how = format!("softrnic {}, {place}. Medians of {rounds} rounds of {time} ms each", env!("CARGO_PKG_VERSION"));
-    write(path, &page(met, rows, &plots, &machine, &how, by_hand(&old)))
+    write(path, &page(met, rows, &plots, machine, &how, by_hand(&old)))
 }
 
 fn page(met: &[Met], rows: &[Row], plots: &[Plot], machine: &Machine, how: &str, by_hand: &str) -> String {
