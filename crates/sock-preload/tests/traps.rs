@@ -26,6 +26,7 @@ fn role() {
         "stranger" => stranger(words[1].parse().unwrap()),
         "spawned" => spawned(connect()),
         "wide" => wide(connect()),
+        "options" => options(connect()),
         other => panic!("{other}"),
     }
 }
@@ -347,4 +348,32 @@ fn a_program_that_is_spawned_with_a_connection_reads_and_writes_it() {
 #[test]
 fn vectors_of_more_bytes_than_a_call_moves_are_cut_off() {
     pair("wide");
+}
+
+/// TCP_CORK and an urgent byte on a connection that has moved: what follows arrives as by TCP.
+fn options(stream: TcpStream) {
+    let set = |level, name, value: i32| {
+        // SAFETY: a live int.
+        let failed = unsafe { libc::setsockopt(stream.as_raw_fd(), level, name, (&raw const value).cast(), 4) };
+        assert_eq!(failed, 0, "{level} {name}");
+    };
+    talk(&stream);
+    set(libc::IPPROTO_TCP, libc::TCP_CORK, 1);
+    (&stream).write_all(&[1; 30]).unwrap();
+    (&stream).write_all(&[1; 70]).unwrap();
+    set(libc::IPPROTO_TCP, libc::TCP_CORK, 0);
+    let mut back = [0; 100];
+    (&stream).read_exact(&mut back).unwrap();
+    assert_eq!(back, [1; 100]);
+    talk(&stream);
+    // The urgent byte is not in the stream (tcp(7)), so it does not come back.
+    // SAFETY: one byte.
+    assert_eq!(unsafe { libc::send(stream.as_raw_fd(), b"!".as_ptr().cast(), 1, libc::MSG_OOB) }, 1);
+    talk(&stream);
+    end(&stream);
+}
+
+#[test]
+fn corks_and_urgent_bytes_do_what_they_do_on_tcp() {
+    pair("options");
 }
