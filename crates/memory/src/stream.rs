@@ -6,7 +6,9 @@
 //!            switched: u64    bytes that had gone another way before the first one in the ring
 //!            finished: u32    the sender has shut its direction down, or closed: the kernel's FIN is on its way
 //!            wanting:  u32    set by the sender that found no room, taken by the receiver, which then rings
-//!  receiver  head:     u64    bytes taken out of the ring
+//!            taking_from, written_before: u64    what a sender needs that comes after one which died while it took
+//!                             bytes back
+//!  receiver  head:     u64    bytes taken out of the ring; bit 63: the last ones by a sender that takes them back
 //!            ready:    u32    the receiver reads the ring
 //!            retract:  u32    the receiver asks for the other way
 //!            bells:    u32    by which bells of the receiver's the sender wakes it, one bit each: see [`crate::link`]
@@ -79,7 +81,9 @@ pub struct Words {
     switched: AtomicU64,
     finished: AtomicU32,
     wanting: AtomicU32,
-    _sender: [u64; 5],
+    taking_from: AtomicU64,
+    written_before: AtomicU64,
+    _sender: [u64; 3],
     head: AtomicU64,
     ready: AtomicU32,
     retract: AtomicU32,
@@ -90,6 +94,31 @@ pub struct Words {
 
 #[cfg(not(loom))]
 const _: () = assert!(size_of::<Words>() == 128 && core::mem::offset_of!(Words, head) == 64);
+
+impl Words {
+    /// The words of 64 bits, and the others but for the bells.
+    fn all(&self) -> ([&AtomicU64; 5], [&AtomicU32; 5]) {
+        (
+            [&self.tail, &self.switched, &self.head, &self.taking_from, &self.written_before],
+            [&self.finished, &self.wanting, &self.ready, &self.retract, &self.drained],
+        )
+    }
+
+    /// The values of all words, for a model that keeps states and goes back to them.
+    pub fn values(&self) -> ([u64; 5], [u32; 5]) {
+        let (wide, flags) = self.all();
+        (wide.map(|word| word.load(Ordering::Relaxed)), flags.map(|word| word.load(Ordering::Relaxed)))
+    }
+
+    /// Words with these [`Words::values`], and no bells.
+    pub fn with((wide, flags): ([u64; 5], [u32; 5])) -> Words {
+        let words = Words::default();
+        let all = words.all();
+        all.0.into_iter().zip(wide).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        all.1.into_iter().zip(flags).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
+        words
+    }
+}
 
 /// The memory under a stream.
 pub trait StreamMemory {
@@ -108,6 +137,9 @@ pub struct Stream<M>(pub M);
 
 /// The number of times that counts may change while they are read, before that is taken for the other end's malice.
 const TRIES: u32 = 1 << 16;
+
+/// In the word of the head: a sender has taken the last bytes back, and they have not all gone the other way yet.
+const CLAIMED: u64 = 1 << 63;
 
 impl<M: StreamMemory> Stream<M> {
     /// The way by which bytes go.
@@ -133,14 +165,14 @@ impl<M: StreamMemory> Stream<M> {
     fn counts(&self) -> Result<(u64, u64, Mode), Broken> {
         let words = self.0.words();
         for _ in 0..TRIES {
-            let head = words.head.load(Ordering::Acquire);
-            let word = words.tail.load(Ordering::Acquire);
+            let head_word = words.head.load(Ordering::Acquire);
+            let (head, word) = (head_word & !CLAIMED, words.tail.load(Ordering::Acquire));
             let (tail, mode) = (word >> Mode::BITS, Mode::of(word));
             if tail.wrapping_sub(head) <= M::ROOM {
                 return Ok((head, tail, mode));
             }
             // Others may have moved both ends since the head was read: then it is another one by now.
-            if words.head.load(Ordering::Acquire) == head {
+            if words.head.load(Ordering::Acquire) == head_word {
                 return Err(Broken);
             }
         }
@@ -251,9 +283,26 @@ impl<M: StreamMemory> Stream<M> {
     /// Sender, under the senders' lock, while the mode is [`Mode::Retracting`]: gives the next bytes of the ring to
     /// `away`, which says how many of them went. Ends with [`Mode::After`] when the ring is empty, and then says so.
     ///
+    /// `written` says how many bytes have gone the other way so far. The lock's last holder may have died between
+    /// taking bytes out of the ring and sending them, or behind that: this number says which of them have gone, and
+    /// the rest is put back first. `None`: it is not known, and they are taken for gone.
+    ///
     /// # Errors
     /// [`Broken`].
-    pub fn take_back(&self, scratch: &mut [u8], mut away: impl FnMut(&[u8]) -> usize) -> Result<bool, Broken> {
+    pub fn take_back(
+        &self,
+        scratch: &mut [u8],
+        written: impl Fn() -> Option<u64>,
+        mut away: impl FnMut(&[u8]) -> usize,
+    ) -> Result<bool, Broken> {
+        let words = self.0.words();
+        let left = words.head.load(Ordering::Acquire);
+        if left & CLAIMED != 0 {
+            let from = words.taking_from.load(Ordering::Relaxed);
+            let went = written().map(|now| now.wrapping_sub(words.written_before.load(Ordering::Relaxed)));
+            let head = went.map_or(left, |went| from.wrapping_add(went)) & !CLAIMED;
+            words.head.store(head, Ordering::Release);
+        }
         for _ in 0..TRIES {
             let (head, tail, _) = self.counts()?;
             let some = scratch.len().min(tail.wrapping_sub(head) as usize);
@@ -264,14 +313,18 @@ impl<M: StreamMemory> Stream<M> {
             let Some(bytes) = scratch.get_mut(..some) else { return Err(Broken) };
             self.copy_out(head, bytes);
             let words = self.0.words();
-            let claimed = head.wrapping_add(some as u64);
+            let before = written();
+            words.taking_from.store(head, Ordering::Relaxed);
+            words.written_before.store(before.unwrap_or(0), Ordering::Relaxed);
+            let claim = if before.is_some() { CLAIMED } else { 0 };
+            let claimed = head.wrapping_add(some as u64) | claim;
             if words.head.compare_exchange(head, claimed, Ordering::AcqRel, Ordering::Acquire).is_err() {
                 continue;
             }
             let went = away(bytes).min(some);
+            // Receivers stay away in this mode, so the rest can be put back.
+            self.0.words().head.store(head.wrapping_add(went as u64), Ordering::Release);
             if went < some {
-                // Receivers stay away in this mode, so the rest can be put back.
-                words.head.store(head.wrapping_add(went as u64), Ordering::Release);
                 return Ok(false);
             }
         }
@@ -290,7 +343,7 @@ impl<M: StreamMemory> Stream<M> {
 
     /// Bytes that were ever taken out of the ring, if the receiver is to be believed: another number is a sign of life.
     pub fn taken(&self) -> u64 {
-        self.0.words().head.load(Ordering::Relaxed)
+        self.0.words().head.load(Ordering::Relaxed) & !CLAIMED
     }
 
     /// Whether the receiver reads the ring.

@@ -75,18 +75,26 @@ fn loom_nothing_is_read_behind_what_was_taken_back() {
         let mut away: Vec<u8> = Vec::new();
         sender.start_retracting();
         // One byte goes, then there is no room the other way.
-        let whole = sender.take_back(&mut [0; 4], |bytes| {
-            away.extend(bytes.first());
-            1
-        });
+        let whole = sender.take_back(
+            &mut [0; 4],
+            || Some(0),
+            |bytes| {
+                away.extend(bytes.first());
+                1
+            },
+        );
         let read = reader.join().unwrap();
         assert!(read.is_empty() || read == [1], "{read:?}");
         if whole == Ok(false) {
             assert_eq!(
-                sender.take_back(&mut [0; 4], |bytes| {
-                    away.extend(bytes);
-                    bytes.len()
-                }),
+                sender.take_back(
+                    &mut [0; 4],
+                    || Some(0),
+                    |bytes| {
+                        away.extend(bytes);
+                        bytes.len()
+                    }
+                ),
                 Ok(true)
             );
         }

@@ -54,15 +54,52 @@ fn what_is_taken_back_is_whole_and_in_order() {
     assert_eq!(stream.read(&mut head, false), Ok(0));
     let mut away: Vec<u8> = Vec::new();
     while !stream
-        .take_back(&mut [0; 4096], |bytes| {
-            let some = &bytes[..bytes.len().min(3000)];
-            away.extend(some);
-            some.len()
-        })
+        .take_back(
+            &mut [0; 4096],
+            || Some(0),
+            |bytes| {
+                let some = &bytes[..bytes.len().min(3000)];
+                away.extend(some);
+                some.len()
+            },
+        )
         .unwrap()
     {}
     assert!(away == data[1000..]);
     assert_eq!(stream.mode(), Mode::After);
+}
+
+#[test]
+fn what_a_sender_had_taken_when_it_died_is_sent_by_the_next_one() {
+    let memory = memory();
+    let stream = Stream(memory.way(false));
+    stream.switch(0);
+    assert_eq!(stream.write(b"abcdef"), Ok(6));
+    stream.start_retracting();
+    let gone = std::cell::Cell::new(100);
+    // It dies when two of the bytes that it has taken are sent.
+    let death = std::panic::AssertUnwindSafe(|| {
+        stream.take_back(
+            &mut [0; 4],
+            || Some(gone.get()),
+            |_| {
+                gone.set(gone.get() + 2);
+                std::panic::resume_unwind(Box::new(()))
+            },
+        )
+    });
+    assert!(std::panic::catch_unwind(death).is_err());
+    assert_eq!((stream.read(&mut [0; 8], false), stream.taken()), (Ok(0), 4));
+    let mut away = Vec::new();
+    let next = stream.take_back(
+        &mut [0; 8],
+        || Some(gone.get()),
+        |bytes| {
+            away.extend(bytes);
+            bytes.len()
+        },
+    );
+    assert_eq!((next, &away[..]), (Ok(true), &b"cdef"[..]));
 }
 
 #[test]
@@ -80,7 +117,7 @@ fn counts_that_make_no_sense_are_broken() {
         assert_eq!(stream.readable(), Err(Broken));
         assert_eq!(stream.read(&mut [0; 8], false), Err(Broken));
         assert_eq!(stream.write(&[0; 8]), Err(Broken));
-        assert_eq!(stream.take_back(&mut [0; 8], <[u8]>::len), Err(Broken));
+        assert_eq!(stream.take_back(&mut [0; 8], || None, <[u8]>::len), Err(Broken));
     }
     words(0, 0);
     words(64, 0);

@@ -118,7 +118,7 @@ const RECEIVE_FLAGS: i32 = libc::MSG_PEEK
 pub fn receive(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isize> {
     if flags & !RECEIVE_FLAGS != 0 {
         if flags & libc::MSG_ERRQUEUE == 0 {
-            connection.demote(false, true, true);
+            connection.demote(false, true, false);
         }
         return None;
     }

@@ -323,7 +323,7 @@ fn control_shared(
             let free = watch.set.load(Ordering::SeqCst) == 0 && table::tag(set) != Tag::Nested;
             if !free || events & libc::EPOLLEXCLUSIVE as u32 != 0 {
                 evict(slot);
-                connection.demote(true, true, true);
+                connection.demote(true, true, false);
                 return plain();
             }
             if is_in_kernel && let Some(entry) = entry {
@@ -340,7 +340,7 @@ fn control_shared(
                 table::set_tag(set, Tag::Set);
             }
             let Some(entry) = sets::claim(set).filter(|entry| add_bell(entry, connection)) else {
-                connection.demote(true, true, true);
+                connection.demote(true, true, false);
                 control(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
                 return plain();
             };

@@ -257,9 +257,9 @@ impl Use {
         }
     }
 
-    /// Leaves memory for TCP, in the directions that are said, because somebody else will use the socket. Waits for
-    /// the other end up to a second, if `wait`.
-    pub fn demote(&self, sends: bool, receives: bool, wait: bool) {
+    /// Leaves memory for TCP, in the directions that are said. Waits for the other end up to a second. With `given`
+    /// somebody will use the socket who does not know of the ring.
+    pub fn demote(&self, sends: bool, receives: bool, given: bool) {
         epoll::evict(self.slot);
         let end = self.end();
         if receives {
@@ -269,12 +269,15 @@ impl Use {
         loop {
             let sent = !sends || self.as_sender(|| end.send_by_tcp());
             let received = if receives { end.is_received_by_tcp() } else { Some(true) };
-            if received == Some(false) {
+            // Behind the last byte of a stream that has ended the kernel reports the end, and this library reads the
+            // ring before it.
+            let stays = received == Some(false) && !given && end.incoming.mode() == Mode::Ring;
+            if received == Some(false) && !stays {
                 // What is left in the ring cannot be had by TCP: an error is better than a stream with a hole.
                 let _ = rustix::net::shutdown(kernel::borrow(self.fd), rustix::net::Shutdown::Both);
                 return;
             }
-            if sent && received == Some(true) || !wait || kernel::now() > until {
+            if sent && (received == Some(true) || stays) || kernel::now() > until {
                 self.tell_ways();
                 return;
             }

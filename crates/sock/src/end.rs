@@ -263,22 +263,26 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
     }
 
     fn take_back(&self) -> Result<bool, Broken> {
-        self.out.take_back(&mut [0; 8192], |bytes| match self.kernel.send(bytes) {
-            Ok(went) => went,
-            Err(EAGAIN) => 0,
-            // Nobody can read them any more, and the next call tells why.
-            Err(error) => {
-                self.keep(error);
-                bytes.len()
-            }
-        })
+        self.out.take_back(
+            &mut [0; 8192],
+            || self.kernel.written(),
+            |bytes| match self.kernel.send(bytes) {
+                Ok(went) => went,
+                Err(EAGAIN) => 0,
+                // Nobody can read them any more, and the next call tells why.
+                Err(error) => {
+                    self.keep(error);
+                    bytes.len()
+                }
+            },
+        )
     }
 
     /// Under the lock of this end's senders: does what the receiver asks for. To be called now and then by an end
     /// that does not send.
     pub fn serve(&self) {
         let served = (|| {
-            if self.out.mode() == Mode::Ring && self.out.is_asked_to_retract() {
+            if self.out.mode() == Mode::Ring && self.needs_service() {
                 self.out.start_retracting();
             }
             if self.out.mode() == Mode::Retracting {
@@ -294,7 +298,8 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
     /// Whether [`End::serve`] has something to do.
     pub fn needs_service(&self) -> bool {
         match self.out.mode() {
-            Mode::Ring => self.out.is_asked_to_retract(),
+            // Behind its FIN nothing can be sent any more: what is in the ring stays there.
+            Mode::Ring => self.out.is_asked_to_retract() && !is_set(&self.own.write_shut),
             Mode::Retracting => true,
             _ => false,
         }
@@ -324,12 +329,12 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
     }
 
     /// After [`End::receive_by_tcp`]: whether TCP alone has all that is still to be read. `None`: not yet. False:
-    /// never, for the sender had gone back to TCP before, and the ring's rest would be missing.
+    /// never, for the sender had gone back to TCP before, or had finished, and the ring's rest would be missing.
     pub fn is_received_by_tcp(&self) -> Option<bool> {
         match self.incoming.mode() {
             Mode::Before | Mode::Retracting => Some(true),
-            Mode::Ring => None,
-            Mode::After => Some(self.incoming.readable() == Ok(0)),
+            Mode::Ring if !self.incoming.is_finished() => None,
+            Mode::Ring | Mode::After => Some(self.incoming.readable() == Ok(0)),
         }
     }
 
@@ -591,3 +596,7 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
 #[cfg(test)]
 #[path = "end_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "model_tests.rs"]
+mod model;

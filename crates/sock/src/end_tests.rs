@@ -362,6 +362,23 @@ fn a_half_closed_connection_goes_on_in_the_other_direction() {
 }
 
 #[test]
+fn a_ring_that_has_ended_is_read_by_whoever_asks_for_tcp_too_late() {
+    moved(0, |net, [a, b]| {
+        net.pass(1);
+        a.own.shut(false, true);
+        a.out.set_finished();
+        net.pipes[0].borrow_mut().fin = Some(0);
+        b.receive_by_tcp();
+        assert_eq!((a.needs_service(), b.is_received_by_tcp()), (false, Some(false)));
+        a.serve();
+        let mut to = [0; 20];
+        assert_eq!((b.receive(&mut to, false, true), &to[..5]), (Ok(5), &b"first"[..]));
+        assert_eq!((b.receive(&mut to, false, true), &to[..6]), (Ok(6), &b"second"[..]));
+        assert_eq!((b.is_received_by_tcp(), b.receive(&mut to, false, true)), (Some(true), Ok(0)));
+    });
+}
+
+#[test]
 fn a_full_ring_says_so_until_a_quarter_is_free() {
     moved(0, |net, [a, b]| {
         net.pass(1);
