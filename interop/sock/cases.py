@@ -200,6 +200,46 @@ def iperf3():
     return total
 
 
+def iperf():
+    server = serve(["iperf", "-s", "-p", str(PORT)], stdout=subprocess.DEVNULL)
+    total = 0
+    for streams, options in (1, []), (3, []), (1, ["-R"]):
+        told = client(["iperf", "-c", "127.0.0.1", "-p", str(PORT), "-n", "100M", "-P", str(streams), *options])
+        check(b"100 MBytes" in told or b"300 MBytes" in told, f"iperf: {told.decode()}")
+        total += streams * 100 << 20
+    stop(server)
+    return total
+
+
+def netpipe():
+    """NetPIPE compares all data itself."""
+    total = 0
+    has_both = bool(server_prefix and client_prefix)
+    # The last one asks for sockets of AF_INET_SDP, which only the library knows.
+    for family in [[], ["-A"]] if has_both else [[]]:
+        words = ["NPtcp", "-P", str(PORT), "-i", "-n", "20", "-u", "300000", *family]
+        server = serve(words, stdout=subprocess.DEVNULL)
+        told = client([*words, "-h", "127.0.0.1"], stderr=subprocess.STDOUT).decode().splitlines()
+        sizes = [line.split() for line in told if "Integrity check" in line]
+        check(len(sizes) > 30 and all(line[-1] == "passed" for line in sizes), f"NPtcp: {told}")
+        check(server.wait(40) == 0, f"the server ended with {server.returncode}")
+        started.remove(server)
+        # 86:  196609 bytes     10 times -->  Integrity check passed
+        total += sum(int(line[1]) * int(line[3]) for line in sizes)
+    return total
+
+
+def sockperf():
+    server = serve(["sockperf", "sr", "--tcp", "-i", "127.0.0.1", "-p", str(PORT)], stdout=subprocess.DEVNULL)
+    told = client(["sockperf", "ping-pong", "--tcp", "-i", "127.0.0.1", "-p", str(PORT), "-t", "1", "-m", "1400",
+                   "--data-integrity"]).decode()
+    # [Valid Duration] RunTime=0.550 sec; SentMessages=34167; ReceivedMessages=34167
+    counts = {int(word.split("=")[1].rstrip(";")) for word in told.split() if "Messages=" in word}
+    check(counts and min(counts) > 100, f"sockperf: {told}")
+    stop(server)
+    return 2 * 1400 * min(counts)
+
+
 def socat():
     made = files([SIZE])
     server = serve(["socat", "-u", f"TCP-LISTEN:{PORT},reuseaddr", "OPEN:got,creat,trunc"])
@@ -306,8 +346,35 @@ def apache(mpm="prefork", sendfile="off"):
             client(["wget", "-q", "-O", f"got/{name}", f"{URL}/{name}"])
             total += int(name)
         compare(made, "got")
+    if mpm == "prefork":
+        total += large_file()
     stop(server)
     return total
+
+
+def hash_of(file):
+    digest = hashlib.sha256()
+    while piece := file.read(1 << 20):
+        digest.update(piece)
+    return digest.digest()
+
+
+def large_file():
+    """A gigabyte, of which a part is not zero, through wget, and nowhere else."""
+    size = 1 << 30
+    with open("files/large", "wb") as file:
+        for n in range(16):
+            file.seek(n * 67_000_001)
+            file.write(noise(n, 65536))
+        file.truncate(size)
+    wget = subprocess.Popen([*client_prefix, "wget", "-q", "-O", "-", f"{URL}/large"], stdout=subprocess.PIPE)
+    started.append(wget)
+    got = hash_of(wget.stdout)
+    check(wget.wait(LIMIT) == 0, f"wget ended with {wget.returncode}")
+    started.remove(wget)
+    with open("files/large", "rb") as file:
+        check(got == hash_of(file), "the large file is not what was sent")
+    return size
 
 
 def apache_event():
@@ -462,7 +529,8 @@ def shown():
 
 
 CASES = {
-    "redis": redis, "http": http, "http11": http11, "iperf3": iperf3, "socat": socat, "nc": nc, "nginx": nginx,
+    "redis": redis, "http": http, "http11": http11, "iperf": iperf, "iperf3": iperf3,
+    "netpipe": netpipe, "sockperf": sockperf, "socat": socat, "nc": nc, "nginx": nginx,
     "nginx-sendfile": nginx_sendfile, "apache": apache, "apache-event": apache_event, "memcached": memcached,
     "postgres": postgres, "asyncio": asyncio, "multiprocessing": multiprocessing, "go": go,
     "inside-run": inside_run, "shown": shown,

@@ -89,6 +89,12 @@ const PACKAGES: &[Package] = &[
         programs" },
     Package { name: "wrk",             shows: Tool("wrk"),                                     needed_for: "TCP \
         programs" },
+    Package { name: "iperf",           shows: Tool("iperf"),                                   needed_for: "TCP \
+        programs" },
+    Package { name: "netpipe-tcp",     shows: Tool("NPtcp"),                                   needed_for: "TCP \
+        programs" },
+    Package { name: "sockperf",        shows: Tool("sockperf"),                                needed_for: "TCP \
+        programs" },
     Package { name: "iperf3",          shows: Tool("iperf3"),                                  needed_for: "TCP \
         programs" },
     Package { name: "socat",           shows: Tool("socat"),                                   needed_for: "TCP \

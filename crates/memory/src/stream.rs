@@ -168,7 +168,8 @@ impl<M: StreamMemory> Stream<M> {
             let head_word = words.head.load(Ordering::Acquire);
             let (head, word) = (head_word & !CLAIMED, words.tail.load(Ordering::Acquire));
             let (tail, mode) = (word >> Mode::BITS, Mode::of(word));
-            if tail.wrapping_sub(head) <= M::ROOM {
+            let is_claim_right = head_word & CLAIMED == 0 || mode == Mode::Retracting;
+            if tail.wrapping_sub(head) <= M::ROOM && is_claim_right {
                 return Ok((head, tail, mode));
             }
             // Others may have moved both ends since the head was read: then it is another one by now.
@@ -343,7 +344,7 @@ impl<M: StreamMemory> Stream<M> {
 
     /// Bytes that were ever taken out of the ring, if the receiver is to be believed: another number is a sign of life.
     pub fn taken(&self) -> u64 {
-        self.0.words().head.load(Ordering::Relaxed) & !CLAIMED
+        self.0.words().head.load(Ordering::Relaxed)
     }
 
     /// Whether the receiver reads the ring.
