@@ -300,8 +300,12 @@ impl<M: StreamMemory> Stream<M> {
         let left = words.head.load(Ordering::Acquire);
         if left & CLAIMED != 0 {
             let from = words.taking_from.load(Ordering::Relaxed);
-            let went = written().map(|now| now.wrapping_sub(words.written_before.load(Ordering::Relaxed)));
-            let head = went.map_or(left, |went| from.wrapping_add(went)) & !CLAIMED;
+            let taken = (left & !CLAIMED).wrapping_sub(from);
+            if taken == 0 || taken > M::ROOM {
+                return Err(Broken);
+            }
+            let went = written().map_or(taken, |now| now.wrapping_sub(words.written_before.load(Ordering::Relaxed)));
+            let head = from.wrapping_add(went.min(taken));
             words.head.store(head, Ordering::Release);
         }
         for _ in 0..TRIES {
