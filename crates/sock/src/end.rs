@@ -596,7 +596,3 @@ impl<M: StreamMemory, K: Kernel> End<'_, M, K> {
 #[cfg(test)]
 #[path = "end_tests.rs"]
 mod tests;
-
-#[cfg(test)]
-#[path = "model_tests.rs"]
-mod model;

@@ -9,6 +9,9 @@ use memory::stream::{Pair, PairWay};
 
 use super::*;
 
+#[path = "model_tests.rs"]
+mod model;
+
 /// xorshift64*.
 struct Random(u64);
 
