@@ -148,7 +148,6 @@ fn every_state_of_a_connection_keeps_its_bytes() {
     for holders in HOLDERS {
         explore(holders, [1, 0], Depth::Deaths);
     }
-    explore([1, 1], [2, 0], Depth::Deaths);
 }
 
 #[test]
