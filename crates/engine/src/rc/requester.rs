@@ -56,7 +56,7 @@ impl<P: Env> Engine<P> {
                 }
                 if !out {
                     if qp.init.qp_type == QpType::Ud {
-                        self.send_datagram(qp, qp.cursor, now)?;
+                        self.send_datagram(qp, qp.cursor, gathered, now)?;
                     } else {
                         // A piece that could not be executed here has left its own memory in `self.spans`.
                         self.send_entry(qp, gathered && !one_sided, now)?;
@@ -229,7 +229,7 @@ impl<P: Env> Engine<P> {
         let e = &mut qp.inflight[at];
         e.first_psn = next;
         e.psns = match e.opcode {
-            _ if is_local(e.opcode) => 0,
+            Opcode::LocalInv | Opcode::BindMw | Opcode::Nop | Opcode::Wait | Opcode::SendEn | Opcode::RecvEn => 0,
             Opcode::CmpAndSwp | Opcode::FetchAndAdd | Opcode::AtomicWrite | Opcode::Flush => 1,
             _ if is_datagram => 1,
             _ => psns(e.len - e.executed, mtu),

@@ -4,6 +4,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{HEAD, SendQueue, WORDS};
 
+/// Bytes of data in a request's first entry. So few are copied without a look at the entry's length.
+const FIRST: usize = 8 * WORDS - HEAD;
+
 impl SendQueue {
     /// The places of a request's data: the end of its first entry, then its other entries.
     fn data_places(&self, number: u64) -> impl Iterator<Item = &[AtomicU64]> {
@@ -16,6 +19,15 @@ impl SendQueue {
     /// Writes inline data of the request with this number; their bytes.
     pub(super) fn put_inline(&self, number: u64, pieces: &[&[u8]]) -> u32 {
         if let [piece] = pieces {
+            if piece.len() <= FIRST {
+                let mut bytes = [0u8; FIRST];
+                bytes[..piece.len()].copy_from_slice(piece);
+                let words = self.first(number).iter().skip(HEAD / 8);
+                for (place, word) in words.zip(bytes.as_chunks::<8>().0) {
+                    place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+                }
+                return piece.len() as u32;
+            }
             let mut left = *piece;
             for places in self.data_places(number) {
                 let (these, others) = left.split_at(left.len().min(8 * places.len()));
@@ -56,6 +68,14 @@ impl SendQueue {
     pub fn inline_bytes(&self, number: u64, offset: u32, out: &mut [u8]) {
         if offset > 0 {
             return self.inline_bytes_behind(number, offset, out);
+        }
+        if out.len() <= FIRST {
+            let mut bytes = [0u8; FIRST];
+            let words = self.first(number).iter().skip(HEAD / 8);
+            for (place, word) in words.zip(bytes.as_chunks_mut::<8>().0) {
+                *word = place.load(Ordering::Relaxed).to_ne_bytes();
+            }
+            return out.copy_from_slice(&bytes[..out.len()]);
         }
         let mut left = out;
         for places in self.data_places(number) {
