@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use report::Device;
 use report::facts::{Cm as CmFacts, CmId, CmState};
 use report::streams::Starting;
 use report::text::screaming;
@@ -48,7 +47,8 @@ impl State {
         let unread = id.channel.queue.lock();
         CmId {
             number: key.0,
-            iwarp: id.device.is_some_and(Device::is_iwarp),
+            // An id that is tied to no device yet, as one of a wildcard or of iWARP's loopback, counts as the first's.
+            iwarp: id.device.unwrap_or(self.nic.settings().devices.first()).is_iwarp(),
             port_space: id.port_space,
             phase: phase(id.phase).into(),
             handshake: handshake.map(state),

@@ -2,8 +2,11 @@
 
 use std::collections::HashSet;
 
-use crate::facts::{Cm, Port};
+use crate::facts::{Cm, CmId, Port};
 use crate::{Device, Report};
+
+/// `RDMA_PS_TCP` of rdma_cma.h, the port space of connections.
+const PS_TCP: u16 = 0x0106;
 
 impl Report {
     /// The objects of one device, and that device's counters. Packets are softrnic0's: softiw0 has none.
@@ -22,10 +25,13 @@ impl Report {
         adapter.srqs.retain(|srq| srqs.contains(&srq.handle) == wanted);
         (adapter.pds, adapter.mrs) = (adapter.pd_list.len() as u32, adapter.mr_list.len() as u32);
         adapter.softiw0 = its;
-        if let Some(Cm { ids, .. }) = &mut part.cm {
-            ids.retain(|id| id.iwarp == wanted);
-        }
         let has = |device: Device| part.adapter.devices.iter().any(|name| name == device.name());
+        let has_both = has(Device::Roce) && has(Device::Iwarp);
+        if let Some(Cm { ids, .. }) = &mut part.cm {
+            // A listener of connections takes the requests of both devices.
+            let of_both = |id: &CmId| has_both && id.phase == "listen" && id.port_space == PS_TCP;
+            ids.retain(|id| id.iwarp == wanted || of_both(id));
+        }
         if wanted && has(Device::Roce) || !wanted && has(Device::Iwarp) && !has(Device::Roce) {
             part.adapter.port = Port::default();
         }
@@ -36,7 +42,7 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::{Adapter, CmId, Cq, Mr, Pd, Softiw0};
+    use crate::facts::{Adapter, Cq, Mr, Pd, Softiw0};
 
     #[test]
     fn each_object_is_of_one_device() {
@@ -53,7 +59,13 @@ mod tests {
             port: Port { packets_out: 7, ..Port::default() },
             ..Adapter::default()
         };
-        let ids = vec![CmId { number: 1, iwarp: true, ..CmId::default() }, CmId { number: 2, ..CmId::default() }];
+        let listener = |number, port_space| CmId { number, port_space, phase: "listen".into(), ..CmId::default() };
+        let ids = vec![
+            CmId { number: 1, iwarp: true, ..CmId::default() },
+            CmId { number: 2, ..CmId::default() },
+            listener(3, PS_TCP),
+            listener(4, PS_TCP + 5),
+        ];
         let cm = Some(Cm { ids, ..Cm::default() });
         let whole = Report { adapter, cm, ..Report::default() };
         let found = |device| {
@@ -63,7 +75,7 @@ mod tests {
             let handles = (adapter.pd_list[0].handle, adapter.mr_list[0].handle, adapter.cqs[0].handle);
             (adapter.contexts, adapter.pds, adapter.mrs, adapter.cqs.len(), handles, ids, adapter.port.packets_out)
         };
-        assert_eq!(found(Device::Roce), (2, 1, 1, 1, (1, 1, 2), vec![2], 7));
-        assert_eq!(found(Device::Iwarp), (1, 1, 1, 1, (2, 2, 1), vec![1], 0));
+        assert_eq!(found(Device::Roce), (2, 1, 1, 1, (1, 1, 2), vec![2, 3, 4], 7));
+        assert_eq!(found(Device::Iwarp), (1, 1, 1, 1, (2, 2, 1), vec![1, 3], 0));
     }
 }
