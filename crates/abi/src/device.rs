@@ -123,8 +123,8 @@ pub unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const 
 /// `ibv_get_device_guid(3)`: in network byte order; 0 on failure.
 pub unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     shielded(|| {
-        place(device)?;
-        Ok(Nic::get()?.guid().to_be())
+        let kind = *kinds().get(place(device)?).ok_or(Errno::EINVAL)?;
+        Ok(Nic::get()?.guid(kind).to_be())
     })
     .unwrap_or(0)
 }

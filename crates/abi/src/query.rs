@@ -128,7 +128,7 @@ pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut 
         let context = unsafe { Context::of(context) }?;
         let kind = context.kind();
         // SAFETY: the caller's structure or NULL.
-        *unsafe { output(attr) }? = device_attr(kind, context.facts().guid());
+        *unsafe { output(attr) }? = device_attr(kind, context.facts().guid(kind));
         Ok(())
     })
 }
@@ -151,7 +151,7 @@ pub unsafe extern "C" fn query_device_ex(
         // SAFETY: live or NULL (man page).
         let context = unsafe { Context::of(context) }?;
         let kind = context.kind();
-        let all = device_attr_ex(kind, context.facts().guid());
+        let all = device_attr_ex(kind, context.facts().guid(kind));
         // SAFETY: the caller has `size` bytes there.
         unsafe { copy_out(&all, attr.cast(), size) };
         Ok(())

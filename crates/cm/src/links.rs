@@ -236,7 +236,7 @@ impl State {
         let ends = Ends {
             source: gid_of(gids, &src).1,
             dest: gid_of(gids, &dst).1,
-            guid: self.nic.guid(),
+            guid: self.nic.guid(Device::Roce),
             remote_qpn: entry.and_then(|id| id.conn.as_ref()).map_or(0, |conn| conn.remote.qpn),
             service,
             asked: asked && entry.is_some(),

@@ -70,7 +70,8 @@ pub struct Nic {
     link_layer: LinkLayer,
     /// The GID tables of softrnic0 and softiw0; a device that is not there has none.
     gids: [Vec<GidEntry>; 2],
-    guid: u64,
+    /// The node GUIDs of softrnic0 and softiw0.
+    guids: [u64; 2],
     captures: bool,
     alive: AtomicBool,
     /// Events that the program has got and not yet acknowledged.
@@ -169,7 +170,7 @@ impl Nic {
             settings,
             link_layer,
             gids,
-            guid: view::hostaddr::guid(),
+            guids: [Device::Roce, Device::Iwarp].map(view::hostaddr::guid_of),
             captures,
             alive: AtomicBool::new(true),
             unacked: Mutex::default(),
@@ -207,9 +208,9 @@ impl Nic {
         &self.fds
     }
 
-    /// The node GUID.
-    pub fn guid(&self) -> u64 {
-        self.guid
+    /// The node GUID of a device.
+    pub fn guid(&self, device: Device) -> u64 {
+        self.guids[usize::from(device.is_iwarp())]
     }
 
     /// True if packets are captured. Fixed for the life of the process.

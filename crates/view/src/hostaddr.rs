@@ -6,6 +6,7 @@
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use report::Device;
 use verbs::Gid;
 
 /// The greatest number of GIDs; further addresses are left out, because `sgid_index` is eight bits wide in an address
@@ -82,6 +83,16 @@ pub fn guid() -> u64 {
         // The universal/local bit is set to "local": no registry assigned this number. It is never zero.
         (fnv1a(name.as_deref().unwrap_or(b"softrnic")) & !(3 << 56)) | 0x0200_0000_0000_0001
     })
+}
+
+/// The node GUID of a device: [`guid`] for softrnic0. softiw0 is another adapter of the host, and has another one, as
+/// Linux's adapters of iWARP form it: the hardware address and zeros, which begin its GID, too.
+pub fn guid_of(device: Device) -> u64 {
+    if !device.is_iwarp() {
+        return guid();
+    }
+    let [a, b, c, d, e, f] = mac();
+    u64::from_be_bytes([a, b, c, d, e, f, 0, 0])
 }
 
 fn table(found: &[Found]) -> Vec<HostGid> {
@@ -263,6 +274,9 @@ mod tests {
     fn this_host_has_an_identity() {
         assert!(!gids().is_empty());
         assert_ne!(guid(), 0);
+        assert_eq!(guid_of(Device::Roce), guid());
+        assert_ne!(guid_of(Device::Iwarp), guid());
+        assert_eq!(guid_of(Device::Iwarp).to_be_bytes()[..6], mac());
         assert_eq!(guid(), guid());
     }
 }

@@ -139,7 +139,7 @@ impl ViewInfo {
         let first = ViewInfo {
             device: devices.first(),
             place: 0,
-            guid: hostaddr::guid(),
+            guid: hostaddr::guid_of(devices.first()),
             link_layer,
             gids: Vec::new(),
             interfaces: hostaddr::interfaces_with_address(),
@@ -149,7 +149,8 @@ impl ViewInfo {
         };
         let one = |(place, device): (u32, Device)| {
             let link_layer = if device.is_iwarp() { LinkLayer::Ethernet } else { link_layer };
-            ViewInfo { device, place, link_layer, gids: port::gids(device, link_layer), ..first.clone() }
+            let (guid, gids) = (hostaddr::guid_of(device), port::gids(device, link_layer));
+            ViewInfo { device, place, guid, link_layer, gids, ..first.clone() }
         };
         (0..).zip(devices.list().iter().copied()).map(one).collect()
     }
