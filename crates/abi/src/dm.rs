@@ -137,6 +137,9 @@ pub unsafe extern "C" fn alloc_dm(context: *mut ibv_context, attr: *mut ibv_allo
     pointer(|| {
         // SAFETY: live or NULL (man page).
         let ctx = unsafe { Context::of(context) }?;
+        if ctx.kind().is_iwarp() {
+            return Err(Errno::EOPNOTSUPP); // its max_dm_size is 0
+        }
         // SAFETY: the caller's structure or NULL.
         let attr = unsafe { argument(attr) }?;
         if attr.comp_mask != 0 || attr.length == 0 || attr.log_align_req > 30 {
@@ -234,8 +237,13 @@ pub unsafe extern "C" fn reg_dm_mr(
         if !access.contains(Access::ZERO_BASED) || access.contains(Access::ON_DEMAND) {
             return Err(Errno::EINVAL);
         }
+        let ctx = domain.context()?;
+        // SAFETY: a field that no thread writes; a context outlives its objects (ibv_close_device(3)).
+        if unsafe { Context::of((*dm.c.get()).context) }?.id() != ctx.id() {
+            return Err(Errno::EINVAL);
+        }
         let addr = dm.memory.range(offset, length)? as u64;
-        let nic = domain.context()?.nic()?;
+        let nic = ctx.nic()?;
         // Directly to the engine: there is no need to check that this memory exists. The region may be empty, as on
         // adapters.
         let (id, lkey, rkey) = nic.lock().reg_mr(domain.id, addr, length as u64, 0, access)?;

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 use libc::c_int;
 use sys::{ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr};
-use verbs::{Errno, PdId, Result};
+use verbs::{CtxId, Errno, PdId, Result};
 
 use crate::context::Context;
 use crate::entry::{Handled, argument, by_handle, looked_up, number, object, pointer, silent};
@@ -35,6 +35,8 @@ struct Joined {
 #[repr(C)]
 pub struct Td {
     c: UnsafeCell<ibv_td>,
+    /// The context in which it was made.
+    home: CtxId,
     users: AtomicU32,
 }
 
@@ -161,13 +163,14 @@ pub unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
 pub unsafe extern "C" fn alloc_td(context: *mut ibv_context, attr: *mut ibv_td_init_attr) -> *mut ibv_td {
     pointer(|| {
         // SAFETY: live or NULL (man page).
-        unsafe { Context::of(context) }?.nic()?;
+        let ctx = unsafe { Context::of(context) }?;
+        ctx.nic()?;
         // SAFETY: the caller's structure or NULL.
         if unsafe { argument(attr) }?.comp_mask != 0 {
             return Err(Errno::EINVAL);
         }
         let c = UnsafeCell::new(ibv_td { context });
-        Ok(Box::into_raw(Box::new(Td { c, users: AtomicU32::new(0) })).cast())
+        Ok(Box::into_raw(Box::new(Td { c, home: ctx.id(), users: AtomicU32::new(0) })).cast())
     })
 }
 
@@ -198,7 +201,8 @@ pub unsafe extern "C" fn alloc_parent_domain(
         | sys::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
     pointer(|| {
         // SAFETY: live or NULL (man page).
-        unsafe { Context::of(context) }?.nic()?;
+        let ctx = unsafe { Context::of(context) }?;
+        ctx.nic()?;
         // SAFETY: the caller's structure or NULL.
         let attr = unsafe { argument(attr) }?;
         if attr.comp_mask & !KNOWN != 0 {
@@ -213,6 +217,11 @@ pub unsafe extern "C" fn alloc_parent_domain(
         // A parent domain of a parent domain joins what that one joins.
         let base: *const Pd = pd.joined.as_ref().map_or(pd, |j| j.pd);
         let td: *const Td = if attr.td.is_null() { null_mut() } else { attr.td.cast() };
+        // SAFETY: live or NULL (man page).
+        let is_its = unsafe { td.as_ref() }.is_none_or(|td| td.home == ctx.id());
+        if !is_its || pd.context()?.id() != ctx.id() {
+            return Err(Errno::EINVAL);
+        }
         // SAFETY: live (man page); held until the parent domain is gone.
         unsafe {
             (*base).hold();

@@ -118,7 +118,8 @@ pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init
 pub unsafe extern "C" fn create_srq_ex(context: *mut ibv_context, init: *mut ibv_srq_init_attr_ex) -> *mut ibv_srq {
     pointer(|| {
         // SAFETY: live or NULL (man page).
-        unsafe { Context::of(context) }?.nic()?;
+        let ctx = unsafe { Context::of(context) }?;
+        ctx.nic()?;
         // SAFETY: the caller's structure or NULL.
         let init = unsafe { output(init) }?;
         let has = |bit| init.comp_mask & bit != 0;
@@ -127,6 +128,10 @@ pub unsafe extern "C" fn create_srq_ex(context: *mut ibv_context, init: *mut ibv
         }
         let kind = if has(sys::IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { sys::IBV_SRQT_BASIC };
         if !has(sys::IBV_SRQ_INIT_ATTR_PD) {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: live or NULL (man page).
+        if unsafe { Pd::of(init.pd) }?.context()?.id() != ctx.id() {
             return Err(Errno::EINVAL);
         }
         match kind {

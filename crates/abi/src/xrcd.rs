@@ -85,9 +85,13 @@ pub unsafe extern "C" fn open_qp(context: *mut ibv_context, attr: *mut ibv_qp_op
             return Err(Errno::EINVAL);
         }
         // SAFETY: live or NULL (man page).
-        let xrcd = unsafe { object::<Xrcd, _>(attr.xrcd) }?.id;
+        let xrcd = unsafe { object::<Xrcd, _>(attr.xrcd) }?;
+        // SAFETY: a field that no thread writes; a context outlives its objects (ibv_close_device(3)).
+        if unsafe { Context::of((*xrcd.c.get()).context) }?.id() != ctx.id() {
+            return Err(Errno::EINVAL);
+        }
         let core = nic.lock();
-        let id = core.find_xrc_tgt(xrcd, Qpn::new(attr.qp_num)).ok_or(Errno::EINVAL)?;
+        let id = core.find_xrc_tgt(xrcd.id, Qpn::new(attr.qp_num)).ok_or(Errno::EINVAL)?;
         let state = core.qp_state(id)?;
         drop(core);
         let user =

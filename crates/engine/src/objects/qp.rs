@@ -113,7 +113,9 @@ impl<P: Env> Engine<P> {
         let cq_ok = |cq: Option<CqId>| cq.is_some_and(|cq| self.done.cqs.get(cq).is_some_and(|cq| cq.ctx == ctx));
         if ty == QpType::XrcTgt {
             let xrcd = init.xrcd.ok_or(Errno::EINVAL)?;
-            self.xrcds.get(xrcd).ok_or(Errno::EINVAL)?;
+            if self.xrcds.get(xrcd).is_none_or(|xrcd| xrcd.ctx != ctx) {
+                return Err(Errno::EINVAL);
+            }
         } else if init.pd.is_none() || !cq_ok(init.send_cq) {
             return Err(Errno::EINVAL);
         }

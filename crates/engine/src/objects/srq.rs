@@ -7,7 +7,8 @@ use crate::Engine;
 use crate::wq::rq::{RecvQueue, Srq};
 
 impl<P: Env> Engine<P> {
-    /// `ibv_create_srq(3)`, `ibv_create_srq_ex(3)`.
+    /// `ibv_create_srq(3)`, `ibv_create_srq_ex(3)`. All objects are of one context, as a kernel finds them by their
+    /// handles in that context.
     pub fn create_srq(&mut self, ctx: CtxId, init: &SrqInit, user: u64) -> Result<(SrqId, SrqAttr)> {
         if self.pd_ctx(init.pd)? != ctx {
             return Err(Errno::EINVAL);
@@ -15,10 +16,12 @@ impl<P: Env> Engine<P> {
         if init.max_wr == 0 || init.max_wr > limits::MAX_QP_WR || init.max_sge > limits::MAX_SGE {
             return Err(Errno::EINVAL);
         }
-        if let Some((xrcd, cq)) = init.xrc
-            && (self.xrcds.get(xrcd).is_none() || self.done.cqs.get(cq).is_none())
-        {
-            return Err(Errno::EINVAL);
+        if let Some((xrcd, cq)) = init.xrc {
+            self.not_in_iwarp(ctx)?;
+            let is_its = self.xrcds.get(xrcd).is_some_and(|xrcd| xrcd.ctx == ctx);
+            if !is_its || self.done.cqs.get(cq).is_none_or(|cq| cq.ctx != ctx) {
+                return Err(Errno::EINVAL);
+            }
         }
         let max_sge = init.max_sge.max(1);
         let queue = RecvQueue::new(init.max_wr, max_sge)?;

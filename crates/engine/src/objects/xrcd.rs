@@ -15,6 +15,7 @@ impl<P: Env> Engine<P> {
         exclusive: bool,
     ) -> Result<XrcdId> {
         self.ctxs.get(ctx).ok_or(Errno::EINVAL)?;
+        self.not_in_iwarp(ctx)?;
         let known =
             inode.and_then(|_| self.xrcds.iter().find(|(_, x)| x.inode == inode && x.ctx == ctx)).map(|(id, _)| id);
         match known {

@@ -32,7 +32,7 @@ impl<P: Env> Engine<P> {
         self.ctxs.get(ctx).is_some_and(|ctx| ctx.is_iwarp)
     }
 
-    /// Refuses, with EOPNOTSUPP, what iWARP does not have: datagrams, windows, managed queues.
+    /// Refuses, with EOPNOTSUPP, what iWARP does not have: datagrams, XRC, windows, managed queues.
     pub(crate) fn not_in_iwarp(&self, ctx: CtxId) -> Result<()> {
         if self.is_iwarp(ctx) { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
     }
