@@ -19,7 +19,7 @@ use crate::message::Half;
 use crate::mpa::State as MpaState;
 use crate::names::is_wildcard;
 use crate::ports::{self, Ports};
-use crate::route;
+use crate::route::{self, Wire};
 use crate::tcp::Tcp;
 
 pub use crate::ids::IdKey;
@@ -202,6 +202,16 @@ impl Cm {
         self.prepared(|state, prepared| state.resolve_addr(id, src, dst, prepared))
     }
 
+    /// Take a resolved address back, whose device the id cannot have: the id is bound again, to the device that it has
+    /// (Linux: `addr_handler` goes from RDMA_CM_ADDR_RESOLVED to RDMA_CM_ADDR_BOUND).
+    pub fn unresolve(&self, id: IdKey, device: Option<Device>) {
+        if let Ok(entry) = self.lock().id(id)
+            && entry.phase == Phase::AddrResolved
+        {
+            (entry.phase, entry.device, entry.wire, entry.dst) = (Phase::Bound, device, Wire::Host, None);
+        }
+    }
+
     /// Find the route (rdma_resolve_route(3)); the event follows.
     ///
     /// # Errors
@@ -335,8 +345,19 @@ impl Cm {
         if !matches!(entry.phase, Phase::Idle | Phase::Bound) {
             return Err(Errno::EINVAL);
         }
-        (entry.options.only, entry.only, entry.kept) = (Some(only), only, None);
-        state.change_claim_of(id, |claim| claim.only = only)
+        // A socket of IPv6 that is bound cannot be changed (ipv6(7)): another one takes its place.
+        let changes = entry.only != only && entry.src.is_some_and(|src| src.is_ipv6());
+        let replaced = if changes { entry.kept.take() } else { None };
+        (entry.options.only, entry.only) = (Some(only), only);
+        state.change_claim_of(id, |claim| claim.only = only)?;
+        if replaced.is_some() {
+            drop(replaced);
+            let entry = state.id(id)?;
+            let (space, claim) = (entry.port_space, entry.port.as_ref().map(|port| port.claim.clone()));
+            let kept = claim.and_then(|claim| state.keep_tcp(space, &claim).ok().flatten());
+            state.id(id)?.kept = kept;
+        }
+        Ok(())
     }
 
     /// The addresses and the connection of an id.

@@ -136,7 +136,7 @@ impl Manager {
         let (only, kept) = (entry.only, entry.kept.take());
         let socket = match kept {
             Some(socket) => socket,
-            None => TrackedFd::new(tcp::bind(&addr, only)?, self.fds()),
+            None => TrackedFd::new(tcp::bind(&addr, only, true)?, self.fds()),
         };
         // The program's backlog is for requests. Visitors that have sent none yet take no place in it, and need some.
         tcp::listen(&socket, backlog.max(1024))?;
@@ -150,7 +150,7 @@ impl Manager {
         if !self.has(Device::Iwarp) || space != port_space::TCP {
             return Ok(None);
         }
-        match tcp::bind(&claim.addr, claim.only) {
+        match tcp::bind(&claim.addr, claim.only, false) {
             Ok(socket) => Ok(Some(TrackedFd::new(socket, self.fds()))),
             Err(Errno::EADDRINUSE) => Err(Errno::EADDRINUSE),
             Err(_) => Ok(None),

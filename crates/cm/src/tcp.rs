@@ -83,13 +83,15 @@ fn tcp_socket(addr: &SocketAddr) -> Result<rustix::fd::OwnedFd> {
     rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(errno)
 }
 
-/// A socket with this address. `only`: an IPv6 wildcard takes no connections of IPv4.
+/// A socket with this address. `only`: an IPv6 wildcard takes no connections of IPv4. `shared`: connections that were,
+/// and wait for their packets' end, do not keep the port. Then another program that asks for the same (SO_REUSEADDR)
+/// can take the port, too, until this one listens (socket(7)).
 ///
 /// # Errors
 /// EADDRINUSE: a TCP program has the port; as socket(2), bind(2).
-pub(crate) fn bind(addr: &SocketAddr, only: bool) -> Result<rustix::fd::OwnedFd> {
+pub(crate) fn bind(addr: &SocketAddr, only: bool, shared: bool) -> Result<rustix::fd::OwnedFd> {
     let socket = tcp_socket(addr)?;
-    sockopt::set_socket_reuseaddr(&socket, true).map_err(errno)?;
+    sockopt::set_socket_reuseaddr(&socket, shared).map_err(errno)?;
     if addr.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, only).map_err(errno)?;
     }
@@ -97,12 +99,14 @@ pub(crate) fn bind(addr: &SocketAddr, only: bool) -> Result<rustix::fd::OwnedFd>
     Ok(socket)
 }
 
-/// Listen.
+/// Listen. The connections will not keep the port from a later listener, once they have ended: a socket that was kept
+/// for itself shares its port from here on, which no other program can take from a listener.
 ///
 /// # Errors
 /// EADDRINUSE: another program listens at the port; as listen(2).
 pub(crate) fn listen(socket: &TrackedFd, backlog: i32) -> Result<()> {
-    rustix::net::listen(socket, backlog).map_err(errno)
+    rustix::net::listen(socket, backlog).map_err(errno)?;
+    sockopt::set_socket_reuseaddr(socket, true).map_err(errno)
 }
 
 /// Begin to connect. The address of this side has the id's port, if TCP has it free.

@@ -163,6 +163,14 @@ unsafe extern "C" fn end_wait(got: isize, listen: *mut rdma_cm_id, id: *mut *mut
                 Ok(0)
             }
             Err(e) => {
+                // SAFETY: an event of this library, just got, and the id that its request has made: no thread has it.
+                unsafe {
+                    if (*event).event == EventKind::ConnectRequest as u32 {
+                        // The program never gets this id: its end refuses the request.
+                        let _ = destroy((*event).id);
+                        (*event).id = null_mut();
+                    }
+                }
                 c.event = event;
                 Err(e)
             }

@@ -77,6 +77,7 @@ fn process(listener_or_id: &Id, got: Got) -> Result<Option<Box<CmEvent>>> {
         EventKind::AddrResolved | EventKind::RouteResolved => {
             if let Err(e) = id.refresh() {
                 status = -e.0;
+                id.cm.unresolve(id.key, id.held());
                 kind = if kind == EventKind::AddrResolved { EventKind::AddrError } else { EventKind::RouteError };
             }
         }

@@ -298,14 +298,20 @@ impl Id {
         let (context, pd) = device::hold(kind)?;
         self.inner.lock().device = Some(kind);
         (c.verbs, c.port_num) = (context, 1);
-        // SAFETY: the id's domain, which is alive (man page).
-        if c.pd.is_null() || unsafe { (*c.pd).context } != context {
+        // A domain of the device before does not go with this one. It may be gone, too: a domain of the program's that
+        // a queue pair has left here. A domain that came before any device is rdma_create_ep's, for its requests.
+        if c.pd.is_null() || held.is_some() {
             c.pd = pd;
         }
         if let Some(held) = held {
             device::release(held);
         }
         Ok(())
+    }
+
+    /// The device that the id holds.
+    pub fn held(&self) -> Option<Device> {
+        self.inner.lock().device
     }
 
     /// The device of the id: softrnic0 if it has none yet.

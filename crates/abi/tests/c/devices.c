@@ -366,7 +366,7 @@ static void port_is_taken(struct rdma_event_channel *channel)
 	struct sockaddr_in addr;
 	socklen_t len = sizeof addr;
 	struct rdma_cm_id *id, *datagrams, *ids[4];
-	int tcp, port, near[32], bound = 0;
+	int tcp, port, near[32], bound = 0, one = 1;
 
 	/* The number may be one that another process has in a port space of rdma_cm: then it is not this test's. */
 	for (int tries = 0; !bound; tries++) {
@@ -397,7 +397,15 @@ static void port_is_taken(struct rdma_event_channel *channel)
 	tcp = socket(AF_INET, SOCK_STREAM, 0);
 	MUST(tcp >= 0);
 	FAILS(EADDRINUSE, -1, bind(tcp, (struct sockaddr *)&addr, sizeof addr));
+	/* Those that would share it are kept off, too, and an option without effect on the address changes nothing. */
+	NUMBER(0, setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one));
+	FAILS(EADDRINUSE, -1, bind(tcp, (struct sockaddr *)&addr, sizeof addr));
+	for (int only = 0; only < 2; only++) {
+		NUMBER(0, rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &only, sizeof only));
+		FAILS(EADDRINUSE, -1, bind(tcp, (struct sockaddr *)&addr, sizeof addr));
+	}
 	NUMBER(0, rdma_listen(id, 1));
+	FAILS(EADDRINUSE, -1, bind(tcp, (struct sockaddr *)&addr, sizeof addr));
 	close(tcp);
 	/* It is none that TCP has given to another program: here all those next to the last one. */
 	port = ntohs(addr.sin_port) & ~31;
