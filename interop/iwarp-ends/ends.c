@@ -5,10 +5,10 @@
  *     ends mute|reach ADDRESS PORT
  *
  * Both sides have four receives posted and say `established`. The connecting side then posts nothing (`idle`), WRITEs
- * without end (`busy`, and says so when some are done), or an RDMA READ of the peer's memory (`read`) when SIGUSR2 comes.
- * SIGUSR2 makes a busy side stop, and end the connection itself. Each side waits for DISCONNECTED, then for what is
- * posted to complete, and says which event and which statuses it got. `mute` is a TCP server that takes connections and
- * says nothing; `reach` waits until the host refuses or takes a TCP connection.
+ * without end (`busy`, and says so when some are done), or an RDMA READ of the peer's memory (`read`) when SIGUSR2
+ * comes, and says `posted`. SIGUSR2 makes a busy side stop, and end the connection itself. Each side waits for
+ * DISCONNECTED, then for what is posted to complete, and says which event and which statuses it got. `mute` is a TCP
+ * server that takes connections and says nothing; `reach` waits until the host refuses or takes a TCP connection.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -181,8 +181,10 @@ static void run(bool active, const char *mode)
 			say("busy");
 		}
 		if ((busy || reads) && is_signalled) {
-			if (reads)
+			if (reads) {
 				post(IBV_WR_RDMA_READ);
+				say("posted");
+			}
 			leaves = busy;
 			busy = reads = false;
 		}

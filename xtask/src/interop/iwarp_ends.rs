@@ -242,9 +242,9 @@ fn one(net: &Net, sandbox: &Sandbox, program: &str, row: &Row) -> Result<(), Str
         Act::StopReadKill => {
             signal(&server, Signal::STOP);
             signal(&client, Signal::USR2);
-            std::thread::sleep(Duration::from_millis(100)); // the READ is posted, or is not: what is seen shows that
+            wait_for_line(&mut client, &log("client"), "posted")?;
             signal(&server, Signal::KILL);
-            check(&ended(client)?, &row.client[..2])
+            check(&ended(client)?, row.client)
         }
         Act::StopUntilEnd => {
             signal(&server, Signal::STOP);
