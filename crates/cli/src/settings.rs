@@ -125,8 +125,9 @@ pub const SETTINGS: &[Setting] = &[
         name: variable::TCP_TIMEOUT,
         values: "SECONDS",
         about: "A connection of softiw0 ends when its peer has acknowledged nothing for so long, 1 to 86400 s, whether \
-            data wait or not. By default TCP's own times hold (tcp(7), tcp_retries2: about a quarter of an hour), and \
-            an idle connection stays, as with Linux's siw.",
+            data wait or not. So does one whose peer takes nothing for so long, since its program is stopped, while \
+            data wait for it (TCP_USER_TIMEOUT). By default TCP's own times hold (tcp(7), tcp_retries2: about a \
+            quarter of an hour), and an idle connection stays, as with Linux's siw.",
     },
     Setting {
         name: variable::VIEW,

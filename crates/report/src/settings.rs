@@ -182,7 +182,8 @@ pub struct Settings {
     /// there are, which cost fewer calls than those of a TCP segment.
     pub mpa_fpdu: Option<u16>,
     /// `SOFTRNIC_TCP_TIMEOUT`: seconds, 1 to 86400, after which a connection of softiw0 ends whose peer acknowledges
-    /// nothing. Default, `None`: TCP's own times, as Linux's siw has them.
+    /// nothing, or whose window stays closed while data wait. Default, `None`: TCP's own times, as Linux's siw has
+    /// them.
     pub tcp_timeout: Option<u32>,
     /// `SOFTRNIC_PCAP`: the file to which every packet is written. Default, and for the empty path: `None`.
     pub pcap: Option<PathBuf>,
