@@ -302,6 +302,35 @@ static void goes_out(void)
 	rdma_destroy_event_channel(channel);
 }
 
+/* A chosen port of IPv6 stays kept from TCP programs when the id gives up IPv4, or takes it. */
+static void keeps_the_port(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct sockaddr_in6 any = { .sin6_family = AF_INET6 };
+	int tcp = socket(AF_INET6, SOCK_STREAM, 0), one = 1;
+	struct rdma_cm_id *id;
+
+	MUST(channel && rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
+	if (tcp < 0 || bind(tcp, (struct sockaddr *)&any, sizeof any) != 0) {
+		fprintf(stderr, "no IPv6: not looked at\n");
+	} else {
+		close(tcp);
+		MUST(rdma_bind_addr(id, (struct sockaddr *)&any) == 0);
+		any.sin6_port = rdma_get_src_port(id);
+		tcp = socket(AF_INET6, SOCK_STREAM, 0);
+		MUST(tcp >= 0 && setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0);
+		for (int only = 1; only >= 0; only--) {
+			NUMBER(0, rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &only, sizeof only));
+			FAILS(EADDRINUSE, -1, bind(tcp, (struct sockaddr *)&any, sizeof any));
+		}
+		NUMBER(0, rdma_listen(id, 1));
+	}
+	if (tcp >= 0)
+		close(tcp);
+	MUST(rdma_destroy_id(id) == 0);
+	rdma_destroy_event_channel(channel);
+}
+
 int main(int argc, char **argv)
 {
 	struct ibv_device **list;
@@ -334,6 +363,7 @@ int main(int argc, char **argv)
 	request_of_the_other(argv[0], pd[0], cq[0]);
 	request_of_the_other(argv[0], NULL, cq[0]);
 	goes_out();
+	keeps_the_port();
 	for (int i = 0; i < 2; i++) {
 		NUMBER(0, ibv_destroy_cq(cq[i]));
 		NUMBER(0, ibv_dealloc_pd(pd[i]));
