@@ -38,6 +38,8 @@ impl<P: Env> Engine<P> {
     /// Sends the datagram at the cursor; the request is done when the datagram has left. A datagram without a
     /// destination is lost, as on a wire. A datagram that finds the link full waits a while. `checked`: nothing has
     /// happened since [`Engine::check_datagram`], and `self.spans` is its memory.
+    // Apart: within the loop over requests, this function and the others' would keep all that they need on the stack.
+    #[inline(never)]
     pub(crate) fn send_datagram(&mut self, qp: &mut Qp, at: usize, checked: bool, now: Nanos) -> Result<(), NoRoom> {
         let e = &qp.inflight[at];
         if !checked && let Err(status) = self.check_datagram(qp, e) {
