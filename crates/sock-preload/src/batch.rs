@@ -66,15 +66,15 @@ unsafe extern "C" fn recvmmsg_known(
     let by_ring = |connection: &Use| {
         // SAFETY: the caller's promise of recvmmsg(2).
         let Some(headers) = (unsafe { headers(all, count) }) else { return by_kernel(0, flags) };
+        // SAFETY: the caller's time, or null, which the call may write. It is looked at first of all (do_recvmmsg).
+        let mut time = unsafe { time.as_mut() };
+        let Some(deadline) = Deadline::new(time.as_deref()) else { return fail(libc::EINVAL) as i32 };
         // Unlike recvmsg(2), the call tells an error before it reads anything (do_recvmmsg).
         if flags & libc::MSG_ERRQUEUE == 0
             && let Some(error) = connection.take_error()
         {
             return fail(error.0) as i32;
         }
-        // SAFETY: the caller's time, or null, which the call may write.
-        let mut time = unsafe { time.as_mut() };
-        let Some(deadline) = Deadline::new(time.as_deref()) else { return fail(libc::EINVAL) as i32 };
         let (mut done, mut flags) = (0, flags);
         for header in headers {
             // SAFETY: as before.

@@ -192,10 +192,10 @@ fn from_pipe(connection: &Use, from: i32, len: usize, waits: bool) -> Option<isi
                 None => core::slice::from_raw_parts_mut(few.as_mut_ptr().cast(), wanted.min(FEW)),
             }
         };
-        let bytes = match rustix::io::read(borrow(from), place) {
-            Ok(([], _)) => break,
-            Ok((bytes, _)) => &*bytes,
-            // Another reader was faster.
+        let bytes = match take(from, place) {
+            Ok([]) => break,
+            Ok(bytes) => &*bytes,
+            // Another reader was faster: the wait at the loop's begin is for bytes, and ends with a signal.
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => continue,
             Err(error) => return ends(done, fail(error.raw_os_error())),
         };
@@ -205,6 +205,37 @@ fn from_pipe(connection: &Use, from: i32, len: usize, waits: bool) -> Option<isi
         done += bytes.len();
     }
     Some(done as isize)
+}
+
+/// Takes bytes out of a pipe, without waiting for any.
+fn take(from: i32, place: &mut [MaybeUninit<u8>]) -> rustix::io::Result<&mut [u8]> {
+    /// The place of a file that has none (preadv2(2)).
+    const NOWHERE: i64 = -1;
+    let mut piece = libc::iovec { iov_base: place.as_mut_ptr().cast(), iov_len: place.len() };
+    // SAFETY: a piece of memory that lives until the call returns. The number is used, as the C library's function is a
+    // cancellation point.
+    let got =
+        unsafe { libc::syscall(libc::SYS_preadv2, from, &raw mut piece, 1usize, NOWHERE, 0usize, libc::RWF_NOWAIT) };
+    let got = match usize::try_from(got) {
+        Ok(got) => got,
+        // Pipes before Linux 6.5, and those with a name.
+        Err(_) if next::errno() == libc::EOPNOTSUPP => return take_by_pipe(from, place),
+        Err(_) => return Err(rustix::io::Errno::from_raw_os_error(next::errno())),
+    };
+    // SAFETY: the kernel has written so many bytes.
+    Ok(unsafe { core::slice::from_raw_parts_mut(place.as_mut_ptr().cast(), got.min(place.len())) })
+}
+
+/// As [`take`], by way of a pipe that nobody else has: splice(2) between pipes need not wait.
+fn take_by_pipe(from: i32, place: &mut [MaybeUninit<u8>]) -> rustix::io::Result<&mut [u8]> {
+    let (out, into) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?;
+    let flags = rustix::pipe::SpliceFlags::NONBLOCK;
+    match rustix::pipe::splice(borrow(from), None, &into, None, place.len(), flags)? {
+        // The other ends of `from` are closed.
+        0 => Ok(&mut []),
+        // What has come fits in one read: it is as long as the place at most, and nobody else reads.
+        _ => rustix::io::read(&out, place).map(|(bytes, _)| bytes),
+    }
 }
 
 /// Sends bytes for which there was room. Another sender may have taken it: then this one waits. False: the connection
@@ -274,4 +305,27 @@ pub fn send_connection(to: i32, connection: i32, count: usize) -> Option<isize> 
     let never_waits = pipe(to, OFlags::WRONLY)?;
     let connection = work::connection(connection)?;
     into_pipe(&connection, to, count, !never_waits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn nothing_is_waited_for_in_a_pipe() {
+        let (from, to) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
+        for way in [take, take_by_pipe] {
+            let mut place = [MaybeUninit::uninit(); 10];
+            assert_eq!(way(from.as_raw_fd(), &mut place), Err(rustix::io::Errno::AGAIN));
+            rustix::io::write(&to, b"abc").unwrap();
+            assert_eq!(way(from.as_raw_fd(), &mut place[..2]).unwrap(), b"ab");
+            assert_eq!(way(from.as_raw_fd(), &mut place).unwrap(), b"c");
+        }
+        drop(to);
+        for way in [take, take_by_pipe] {
+            let mut place = [MaybeUninit::uninit(); 10];
+            assert_eq!(way(from.as_raw_fd(), &mut place).unwrap(), b"");
+        }
+    }
 }

@@ -332,7 +332,8 @@ fn pipe() -> [std::fs::File; 2] {
     // SAFETY: room for two descriptors, which are nobody else's.
     unsafe {
         assert_eq!(libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC), 0);
-        assert!(libc::fcntl(ends[0], libc::F_SETPIPE_SZ, 1 << 20) > 0);
+        // Without privileges, it may be more than the user's pipes may have (pipe(7)).
+        libc::fcntl(ends[0], libc::F_SETPIPE_SZ, 1 << 20);
         ends.map(|end| std::fs::File::from_raw_fd(end))
     }
 }
