@@ -1,15 +1,19 @@
 //! How connections begin: socket(2), bind(2), listen(2), connect(2), accept(2), and the rules that decide for them.
 
+use std::cell::Cell;
 use std::ffi::c_void;
 use std::net::SocketAddr;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fs::OFlags;
 use sock::rules::{Decision, Family, Role};
 use sock::status::State;
 
 use crate::cancel::{point_at, points_always};
 use crate::descriptors::{forget, tell};
 use crate::kernel::{self, borrow};
-use crate::next::{self, AGAIN, entries, entries_before, fail};
+use crate::next::{self, AGAIN, NO_LENGTH, entries, entries_before, fail};
+use crate::sdp::Announced;
 use crate::table::{self, Tag};
 use crate::{epoll, log, meet, process, rules, sdp, status};
 
@@ -22,7 +26,9 @@ fn is_tcp(fd: i32) -> bool {
 
 /// Begins to count the messages of a new connection, if it may leave TCP.
 fn track(fd: i32, family: Family) {
+    let is_asked = table::is_asked(fd);
     forget(fd);
+    table::set_asked(fd, is_asked);
     status::start();
     if family == Family::Tcp {
         status::set(fd, Some(State::Rule), 0);
@@ -50,6 +56,7 @@ unsafe extern "C" fn socket(domain: i32, kind: i32, protocol: i32) -> i32 {
     if fd >= 0 && process::is_own() {
         forget(fd);
         if is_asked {
+            table::set_asked(fd, true);
             table::set_tag(fd, Tag::Asked);
         }
     }
@@ -96,17 +103,40 @@ unsafe extern "C" fn listen(fd: i32, backlog: i32) -> i32 {
     result
 }
 
+/// A socket is as it was before it was connected.
+fn become_new(fd: i32, is_asked: bool) -> Tag {
+    table::set_asked(fd, is_asked);
+    let tag = if is_asked { Tag::Asked } else { Tag::Unknown };
+    table::set_tag(fd, tag);
+    tag
+}
+
 unsafe extern "C" fn connect_any(fd: i32, address: *const c_void, len: u32) -> i32 {
-    let tag = table::tag(fd);
+    let mut tag = table::tag(fd);
+    let is_asked = table::is_asked(fd);
+    if matches!(tag, Tag::Fresh(_)) && process::is_own() && kernel::is_closed(fd) {
+        // An attempt without waiting has failed: this one is as the first.
+        forget(fd);
+        tag = become_new(fd, is_asked);
+    }
     if tag != Tag::Unknown && tag != Tag::Asked {
         // AF_UNSPEC dissolves a connection; anything else fails, or asks how connecting goes.
         // SAFETY: the kernel reads as much.
         let family = if len >= 2 && !address.is_null() { unsafe { *address.cast::<u16>() } } else { 0 };
-        if i32::from(family) == libc::AF_UNSPEC {
+        let dissolves = i32::from(family) == libc::AF_UNSPEC;
+        if dissolves {
             process::leave_to_tcp(fd);
         }
         // SAFETY: the caller's arguments.
-        return unsafe { point_at!(connect, fd, address, len) as i32 };
+        let result = unsafe { point_at!(connect, fd, address, len) as i32 };
+        if dissolves && result == 0 && process::is_own() {
+            // What it connects to next is another connection.
+            let error = next::errno();
+            forget(fd);
+            become_new(fd, is_asked);
+            next::set_errno(error);
+        }
+        return result;
     }
     // SAFETY: the caller's arguments.
     let plain = if tag == Tag::Asked { unsafe { plain_address(address, len) } } else { None };
@@ -119,10 +149,10 @@ unsafe extern "C" fn connect_any(fd: i32, address: *const c_void, len: u32) -> i
     let to = to.filter(|_| process::is_own() && is_tcp(fd));
     let decided = to.map(|to| (to, decide(Role::Client, to, tag == Tag::Asked)));
     if let Some((to, decision)) = decided
-        && !prepare(fd, to, decision.family)
+        && let Err(why) = prepare(fd, to, decision.family)
     {
         rules::tell(Role::Client, to, decision);
-        let what = "refused, for it must use shared memory, and nobody listens there who can";
+        let what = format_args!("refused, for it must use shared memory, and {why}");
         log::say(log::CONNECTION, format_args!("connection to {to} {what}"));
         return fail(libc::ECONNREFUSED) as i32;
     }
@@ -146,27 +176,42 @@ fn decide(role: Role, address: SocketAddr, is_asked: bool) -> Decision {
     if is_asked { Decision { family: Family::Sdp, line: None } } else { rules::decide(role, address) }
 }
 
-/// Before a client connects. False: it must use memory, and cannot.
-fn prepare(fd: i32, to: SocketAddr, family: Family) -> bool {
+/// Before a client connects. An error: it must use memory, and cannot, and why.
+fn prepare(fd: i32, to: SocketAddr, family: Family) -> Result<(), &'static str> {
     let error = next::errno();
     let may_connect = match family {
-        Family::Tcp => true,
-        Family::Sdp => sdp::announce(fd, to),
+        Family::Tcp => Ok(()),
+        Family::Sdp => match sdp::announce(fd, to) {
+            Announced::Told => Ok(()),
+            Announced::Nobody => Err("nobody listens there who can"),
+            Announced::NoAnswer => Err("the kernel does not say who listens (NETLINK_SOCK_DIAG)"),
+        },
         Family::Both => {
             if sdp::asks_for_announcement(to.port()) {
                 sdp::announce(fd, to);
             }
-            true
+            Ok(())
         }
     };
     next::set_errno(error);
     may_connect
 }
 
-/// The length of the address's place, which has to be there again if accept(2) is called again.
-unsafe extern "C" fn place_len(listener: i32, _address: *const c_void, len: *const u32) -> u32 {
+thread_local! {
+    /// When this thread's last accept(2) began. Initialized statically and without a destructor.
+    static BEGAN: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Before accept(2): the length of the address's place, if it has to be there again when accept(2) is called again.
+unsafe extern "C" fn place_len(listener: i32, address: *const c_void, len: *const u32) -> i64 {
+    sdp::waits(listener, false);
+    if !rules::any() && !sdp::is_asked(listener) {
+        return NO_LENGTH;
+    }
+    BEGAN.set(kernel::now());
+    // accept(2): without an address, nobody looks at the length.
     // SAFETY: the caller's promise of accept(2): null, or a length.
-    if sdp::may_refuse(listener) { unsafe { len.as_ref() }.copied().unwrap_or(0) } else { 0 }
+    if address.is_null() { NO_LENGTH } else { unsafe { len.as_ref() }.map_or(NO_LENGTH, |len| i64::from(*len)) }
 }
 
 unsafe extern "C" fn accepted(fd: i32, listener: i32) -> i32 {
@@ -186,18 +231,48 @@ unsafe extern "C" fn accepted(fd: i32, listener: i32) -> i32 {
         let decision = decide(Role::Server, local, sdp::is_asked(listener));
         rules::tell(Role::Server, local, decision);
         family = decision.family;
-        if family == Family::Sdp && !sdp::is_announced(listener, (local, remote)) {
-            let what = "refused, for it must use shared memory, and its client cannot";
+        let announced =
+            if family == Family::Sdp { sdp::is_announced(listener, (local, remote)) } else { Announced::Told };
+        if announced != Announced::Told {
+            let why = match announced {
+                Announced::NoAnswer => "the kernel does not say who connects (NETLINK_SOCK_DIAG)",
+                _ => "its client cannot",
+            };
+            let what = format_args!("refused, for it must use shared memory, and {why}");
             log::say(log::CONNECTION, format_args!("{local} with {remote} {what}"));
             let _ = rustix::net::sockopt::set_socket_linger(borrow(fd), Some(std::time::Duration::ZERO));
             // SAFETY: a connection that the program does not know of.
             unsafe { rustix::io::close(fd) };
-            return AGAIN;
+            return refused(listener);
         }
     }
     track(fd, family);
     next::set_errno(error);
     fd
+}
+
+/// Behind a connection that was refused: what accept(2) does if there is no other one.
+fn refused(listener: i32) -> i32 {
+    let flags = rustix::fs::fcntl_getfl(borrow(listener)).unwrap_or(OFlags::empty());
+    if flags.contains(OFlags::NONBLOCK) || kernel::look(listener, libc::POLLIN) != 0 {
+        return AGAIN;
+    }
+    if sdp::is_polled(listener) {
+        // poll(2) may have told of this connection, and the program does not expect to wait. The error is that of a
+        // connection which its client has ended before accept(2) (accept(2)).
+        return fail(libc::ECONNABORTED) as i32;
+    }
+    let Some(most) = kernel::timeout(listener, libc::SO_RCVTIMEO) else { return AGAIN };
+    // socket(7): the time is that of the whole call.
+    let left = (BEGAN.get() + most).saturating_sub(kernel::now());
+    let fd = borrow(listener);
+    let mut asked = [PollFd::new(&fd, PollFlags::IN)];
+    let left = Timespec { tv_sec: (left / 1_000_000_000) as i64, tv_nsec: (left % 1_000_000_000) as i64 };
+    match rustix::event::poll(&mut asked, Some(&left)) {
+        Ok(0) => fail(libc::EAGAIN) as i32,
+        Ok(_) => AGAIN,
+        Err(error) => fail(error.raw_os_error()) as i32,
+    }
 }
 
 entries_before! {

@@ -54,6 +54,7 @@ pub fn forget(fd: i32) {
     let tag = table::tag(fd);
     holders::leave(fd, matches!(tag, Tag::Fresh(_)));
     forget_tagged(fd, tag);
+    table::set_asked(fd, false);
     if tag != Tag::Ours {
         status::set(fd, None, 0);
     }
@@ -63,7 +64,7 @@ fn forget_tagged(fd: i32, tag: Tag) {
     match tag {
         Tag::Unknown | Tag::Ours => {}
         Tag::Fresh(_) | Tag::Waiting(_) => drop(leave(fd, State::NotMet)),
-        Tag::Asked => table::set_tag(fd, Tag::Unknown),
+        Tag::Asked | Tag::Inherited => table::set_tag(fd, Tag::Unknown),
         Tag::Listener(number) => {
             table::set_tag(fd, Tag::Unknown);
             sdp::leave(number);
@@ -231,8 +232,11 @@ fn copied(from: i32, to: i32) {
     if to < 0 || from == to {
         return;
     }
+    if table::is_asked(from) && process::is_own() {
+        table::set_asked(to, true);
+    }
     match table::tag(from) {
-        Tag::Asked if process::is_own() => table::set_tag(to, Tag::Asked),
+        tag @ (Tag::Asked | Tag::Inherited) if process::is_own() => table::set_tag(to, tag),
         Tag::Listener(number) if process::is_own() => sdp::copied(number, to),
         _ => {}
     }

@@ -16,6 +16,7 @@ use crate::kernel;
 use crate::link;
 use crate::next::{self, fail};
 use crate::process;
+use crate::sdp;
 use crate::sets::{self, Set};
 use crate::table::{self, LIMIT, Slot, Tag};
 use crate::work::{Use, connection};
@@ -226,7 +227,7 @@ pub fn move_own(fd: i32) {
     if link::all().any(|link| link.replace(fd, copy)) {
         return;
     }
-    if crate::status::replace(fd, copy) || crate::sdp::replace(fd, copy) {
+    if crate::status::replace(fd, copy) || sdp::replace(fd, copy) {
         return;
     }
     let listeners = table::used().map(|number| &table::slot(number).listener);
@@ -263,6 +264,7 @@ unsafe extern "C" fn epoll_ctl(set: i32, operation: i32, fd: i32, event: *mut ep
                 return control_shared(&connection, set, operation, asked, plain);
             }
         }
+        Tag::Listener(_) | Tag::Inherited | Tag::Asked if operation != libc::EPOLL_CTL_DEL => sdp::waits(fd, true),
         _ => {}
     }
     plain()

@@ -57,6 +57,12 @@ pub fn shut_down(fd: i32) -> (bool, bool) {
     (is_over && PEER_SENDS.contains(&state), SHUT.contains(&state))
 }
 
+/// Whether a TCP socket has no connection, nor one that is coming about.
+pub fn is_closed(fd: i32) -> bool {
+    const CLOSE: u8 = 7;
+    info(fd).is_some_and(|info| info[STATE] == CLOSE)
+}
+
 fn info(fd: i32) -> Option<[u8; INFO]> {
     let mut bytes = [0u8; INFO];
     let mut len = INFO as libc::socklen_t;

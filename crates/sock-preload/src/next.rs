@@ -70,6 +70,10 @@ next! {
     Setsockopt setsockopt c"setsockopt" (i32, i32, i32, Ptr, u32) -> i32;
     Getsockopt getsockopt c"getsockopt" (i32, i32, i32, Buf, *mut libc::socklen_t) -> i32;
     Socket socket c"socket" (i32, i32, i32) -> i32;
+    Setuid setuid c"setuid" (u32) -> i32;
+    Seteuid seteuid c"seteuid" (u32) -> i32;
+    Setreuid setreuid c"setreuid" (u32, u32) -> i32;
+    Setresuid setresuid c"setresuid" (u32, u32, u32) -> i32;
     Bind bind c"bind" (i32, Ptr, u32) -> i32;
     Listen listen c"listen" (i32, i32) -> i32;
     Connect connect c"connect" (i32, Ptr, u32) -> i32;
@@ -228,11 +232,13 @@ macro_rules! entries_if {
 
 /// What a function of [`entries_before`] returns if the next definition is to be called again.
 pub const AGAIN: i32 = -2;
+/// Nothing has to be there again.
+pub const NO_LENGTH: i64 = -1;
 
 /// Entries of functions like accept(2), whose result is looked at: `then` gets it and the first argument, and gives
-/// what the caller gets, or [`AGAIN`]. The third argument is a place for a length, or null; `len` tells what is there,
-/// if the function may have to be called again. The thread may be cancelled in the next definition: no frame of Rust is
-/// on the stack then.
+/// what the caller gets, or [`AGAIN`]. The third argument is a place for a length; `len` tells what is there and has to
+/// be there again if the function is called again, or [`NO_LENGTH`]. The thread may be cancelled in the next
+/// definition: no frame of Rust is on the stack then.
 macro_rules! entries_before {
     ($($name:ident $offset:ident $len:path, $then:path;)*) => { $(
         #[unsafe(no_mangle)]
@@ -249,12 +255,13 @@ macro_rules! entries_before {
                 "call r11",
                 "mov edi, eax", "mov esi, [rsp + 32]", "call {then}",
                 "cmp eax, {again}", "jne 3f",
-                "mov rdx, [rsp + 16]", "test rdx, rdx", "je 2b",
-                "mov eax, [rsp]", "mov [rdx], eax", "jmp 2b",
+                "mov rax, [rsp]", "cmp rax, {none}", "je 2b",
+                "mov rdx, [rsp + 16]", "mov [rdx], eax", "jmp 2b",
                 "3: add rsp, 40", ".cfi_adjust_cfa_offset -40",
                 "ret",
                 ".cfi_endproc",
                 again = const crate::next::AGAIN,
+                none = const crate::next::NO_LENGTH,
                 resolve = sym crate::next::resolve,
                 len = sym $len,
                 then = sym $then,

@@ -10,6 +10,7 @@ use crate::epoll;
 use crate::kernel;
 use crate::link::{Inside, Link};
 use crate::next::{self, fail};
+use crate::sdp;
 use crate::spin;
 use crate::table::{self, Tag};
 use crate::work::{self, Use};
@@ -190,6 +191,12 @@ fn any_shared(fds: &[pollfd]) -> bool {
     shared
 }
 
+/// Before a poll: sockets that listen are known, and what they tell may be of a connection that is refused.
+fn listeners(fds: &[pollfd]) {
+    let is_one = |fd: &&pollfd| matches!(table::tag(fd.fd), Tag::Listener(_) | Tag::Inherited | Tag::Asked);
+    fds.iter().filter(|fd| fd.events & IN != 0).filter(is_one).for_each(|fd| sdp::waits(fd.fd, true));
+}
+
 /// Marks that this thread is inside the kernel with those that have no shared memory yet.
 fn enter(fds: &[pollfd], enter: bool) {
     for fd in fds.iter().filter(|fd| fd.fd >= 0) {
@@ -215,6 +222,7 @@ unsafe fn either(
     if fds.iter().all(|fd| table::tag(fd.fd) == Tag::Unknown) {
         return plain();
     }
+    listeners(fds);
     if !any_shared(fds) {
         let unknown: Vec<pollfd> = fds
             .iter()
@@ -348,6 +356,7 @@ unsafe fn selected(
     if fds.iter().all(|fd| table::tag(fd.fd) == Tag::Unknown) {
         return Some(plain());
     }
+    listeners(&fds);
     if !any_shared(&fds) {
         let fresh: Vec<pollfd> =
             fds.iter().filter(|fd| matches!(table::tag(fd.fd), Tag::Fresh(_) | Tag::Waiting(_))).copied().collect();

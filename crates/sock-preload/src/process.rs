@@ -9,7 +9,7 @@ use crate::kernel::borrow;
 use crate::next::{self, entries_after};
 use crate::table::{self, Tag};
 use crate::work::using;
-use crate::{cancel, descriptors, epoll, holders, link, meet, rules, sets, spin, status, work};
+use crate::{cancel, descriptors, epoll, holders, link, meet, rules, sdp, sets, spin, status, work};
 
 /// The process whose tables these are. The child of vfork(2) has them, too, and must not change them.
 static OWN: AtomicI32 = AtomicI32::new(0);
@@ -62,6 +62,7 @@ const COUNTED: u32 = 64;
 /// Before fork(2): a connection that has no memory yet has two holders who know nothing of each other. It may move when
 /// there is only one again. One that has an entry in a set, which both processes have, stays with TCP.
 extern "C" fn before_fork() {
+    sdp::before_fork();
     let mut counted = 0;
     let mut share = |fd| {
         counted += 1;
@@ -93,6 +94,7 @@ extern "C" fn in_child() {
     link::in_child();
     status::in_child();
     meet::in_child();
+    sdp::in_child();
     holders::in_child();
     for fd in table::all().filter(|fd| matches!(table::tag(*fd), Tag::Fresh(_))) {
         table::reset_inside(fd);
@@ -175,6 +177,7 @@ extern "C" fn start() {
     next::resolve_all();
     cancel::start();
     rules::read();
+    sdp::inherit();
     spin::start();
     // SAFETY: three functions that stay as long as the process.
     unsafe { libc::pthread_atfork(Some(before_fork_hook), None, Some(in_child_hook)) };

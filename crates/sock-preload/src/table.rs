@@ -2,7 +2,7 @@
 //! a signal handler may look anything up, and nothing is allocated.
 
 use std::cell::UnsafeCell;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use memory::backing::Memfd;
 use memory::stream::Pair;
@@ -36,6 +36,8 @@ pub enum Tag {
     Listener(usize),
     /// A socket of AF_INET_SDP that neither connects nor listens yet.
     Asked,
+    /// A socket that listened when the program began, and of which nothing is known yet.
+    Inherited,
 }
 
 impl Tag {
@@ -50,6 +52,7 @@ impl Tag {
             Tag::Nested => 6,
             Tag::Listener(number) => 7 | (number as u32) << 8,
             Tag::Asked => 8,
+            Tag::Inherited => 9,
         }
     }
 
@@ -64,6 +67,7 @@ impl Tag {
             6 => Tag::Nested,
             7 => Tag::Listener(value as usize),
             8 => Tag::Asked,
+            9 => Tag::Inherited,
             _ => Tag::Unknown,
         }
     }
@@ -73,6 +77,8 @@ impl Tag {
 pub static TAGS: [AtomicU32; LIMIT] = [const { AtomicU32::new(0) }; LIMIT];
 /// How many threads are inside the kernel with a connection that has no shared memory yet.
 static INSIDE: [AtomicU16; LIMIT] = [const { AtomicU16::new(0) }; LIMIT];
+/// 1: a socket of AF_INET_SDP, whatever became of it.
+static ASKED: [AtomicU8; LIMIT] = [const { AtomicU8::new(0) }; LIMIT];
 /// The highest descriptor that ever had a tag.
 static HIGHEST: AtomicI32 = AtomicI32::new(0);
 
@@ -92,6 +98,18 @@ pub fn set_tag(fd: i32, tag: Tag) {
         let is_own = |word| u64::from(word == Tag::Ours.word());
         OWN.fetch_add(is_own(tag.word()).wrapping_sub(is_own(before)), Ordering::Relaxed);
         HIGHEST.fetch_max(fd, Ordering::Relaxed);
+    }
+}
+
+/// Whether a descriptor is a socket of AF_INET_SDP.
+pub fn is_asked(fd: i32) -> bool {
+    index(fd).and_then(|fd| ASKED.get(fd)).is_some_and(|asked| asked.load(Ordering::Relaxed) != 0)
+}
+
+/// Says whether a descriptor is a socket of AF_INET_SDP.
+pub fn set_asked(fd: i32, is_asked: bool) {
+    if let Some(asked) = index(fd).and_then(|fd| ASKED.get(fd)) {
+        asked.store(u8::from(is_asked), Ordering::Relaxed);
     }
 }
 

@@ -1,6 +1,8 @@
 //! The rule `sdp`: shared memory or nothing. Each rule of a client meets each rule of a server.
 
+#[path = "../pairs/mod.rs"]
 mod pairs;
+mod servers;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -73,7 +75,7 @@ fn role() {
         "asked-server" => asked_server(),
         "inherits" => inherits(words.get(1).copied()),
         "squatted" => squatted(),
-        other => panic!("{other}"),
+        _ => servers::role(&words),
     }
 }
 
@@ -140,6 +142,9 @@ fn bytes_of(address: SocketAddr, family: i32) -> ([u8; 28], u32) {
         std::net::IpAddr::V4(ip) => bytes[4..8].copy_from_slice(&ip.octets()),
         std::net::IpAddr::V6(ip) => bytes[8..24].copy_from_slice(&ip.octets()),
     }
+    if let SocketAddr::V6(address) = address {
+        bytes[24..].copy_from_slice(&address.scope_id().to_ne_bytes());
+    }
     (bytes, if address.is_ipv4() { 16 } else { 28 })
 }
 
@@ -157,7 +162,11 @@ fn client(to: SocketAddr, waits: bool, expected: &str) {
         assert_eq!(end, Err(ErrorKind::ConnectionReset));
         return;
     }
-    let mut stream = stream.unwrap();
+    ping(stream.unwrap(), expected);
+}
+
+/// Exchanges bytes, and looks how they went.
+fn ping(mut stream: TcpStream, expected: &str) {
     for _ in 0..ROUNDS {
         stream.write_all(&[7; 100]).unwrap();
         stream.read_exact(&mut [0; 100]).unwrap();
@@ -218,9 +227,9 @@ fn each_rule_meets_each_other_by_an_address_of_ipv4_that_a_socket_of_ipv6_has() 
 #[test]
 fn nobody_who_listens_and_another_machine_are_refused() {
     let files = Files::new("nobody");
-    let free = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port();
-    drop(free);
+    // Its port is nobody else's, and nobody listens there.
+    let free = servers::closed_port();
+    let port = SocketAddr::try_from(rustix::net::getsockname(&free).unwrap()).unwrap().port();
     // TEST-NET-1 (RFC 5737): the address is no machine's. A server of the library listens at all of this machine's.
     let (mut child, there) = files.serve("server 0.0.0.0:0 waits 1", Both);
     for to in [format!("127.0.0.1:{port}"), format!("[::1]:{port}"), format!("192.0.2.1:{there}")] {
@@ -399,14 +408,16 @@ fn squatted() {
     let child = unsafe { libc::fork() };
     if child == 0 {
         let made = (|| {
+            servers::end_with_parent();
             // SAFETY: no pointers.
             assert_eq!(unsafe { libc::setuid(65_534) }, 0);
             let name = SocketAddrUnix::new_abstract_name(format!("softrnic-listen-{cookie:x}-0").as_bytes()).ok()?;
             let name_of = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).ok()?;
             rustix::net::bind(&name_of, &name).ok()?;
             rustix::net::listen(&name_of, 10).ok()?;
-            println!("\nport 1");
-            std::io::stdout().flush().ok()?;
+            let said = b"\nport 1\n";
+            // SAFETY: so many bytes.
+            assert_eq!(unsafe { libc::write(1, said.as_ptr().cast(), said.len()) }, said.len() as isize);
             // Its parent ends it.
             loop {
                 // SAFETY: no pointers.
