@@ -325,7 +325,12 @@ impl<W: Wire> PacketWire for Tapped<W> {
 
     #[inline]
     fn caps(&self, link: LinkId) -> LinkCaps {
-        let caps = self.wire.caps(link);
+        self.caps_for(link, u32::MAX)
+    }
+
+    #[inline]
+    fn caps_for(&self, link: LinkId, len: u32) -> LinkCaps {
+        let caps = self.wire.caps_for(link, len);
         if self.tapped() && self.needs_data() {
             return LinkCaps { single_copy: None, ..caps };
         }

@@ -20,6 +20,9 @@ pub struct Config {
 /// never are.
 pub const SINGLE_COPY_ABOVE: u32 = 16384;
 
+/// As [`SINGLE_COPY_ABOVE`], between queue pairs of one process.
+pub(crate) const SINGLE_COPY_INSIDE: u32 = 1024;
+
 impl Default for Config {
     fn default() -> Self {
         Config { single_copy: true, single_copy_above: None, any_user: false }
@@ -27,6 +30,12 @@ impl Default for Config {
 }
 
 impl Config {
+    /// No message of so few bytes goes by single copy, whatever the peer does.
+    #[inline]
+    pub(crate) fn least_single_copy(&self) -> u32 {
+        self.single_copy_above.map_or(SINGLE_COPY_INSIDE, |above| above.min(SINGLE_COPY_INSIDE))
+    }
+
     /// The settings that the environment asks for.
     pub fn of(settings: &Settings) -> Self {
         let always = (settings.single_copy == Some(true)).then_some(SINGLE_COPY_ABOVE);

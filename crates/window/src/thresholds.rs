@@ -13,7 +13,7 @@ use memory::{Half, co_copy};
 use wire::{LinkCaps, LinkId, SingleCopyCaps, Span};
 
 use crate::WindowEnv;
-use crate::config::SINGLE_COPY_ABOVE;
+use crate::config::{SINGLE_COPY_ABOVE, SINGLE_COPY_INSIDE};
 use crate::export_table::coarse_time;
 use crate::link::Link;
 
@@ -62,7 +62,7 @@ impl WindowEnv {
         let single_copy = match self.link(link) {
             // Inside one process a single copy is a plain one, and saves one. Below 1 KiB the span list costs as much.
             Some(Link { remote: None, .. }) if self.config.single_copy => {
-                let above = shared_above.min(1024);
+                let above = shared_above.min(SINGLE_COPY_INSIDE);
                 let either_from = u32::MAX;
                 Some(SingleCopyCaps { above, flowing_above: above, either_from, shared_above: above })
             }

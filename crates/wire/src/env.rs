@@ -54,6 +54,13 @@ pub trait PacketWire {
     fn same_peer(&self, a: LinkId, b: LinkId) -> bool;
     /// The capabilities of this link.
     fn caps(&self, link: LinkId) -> LinkCaps;
+    /// The capabilities of this link for a message of `len` bytes. `single_copy` may be `None` where no threshold is so
+    /// low: a short message then costs no look at the peer's state.
+    #[inline]
+    fn caps_for(&self, link: LinkId, len: u32) -> LinkCaps {
+        let _ = len;
+        self.caps(link)
+    }
 
     // ---- packets ----
 

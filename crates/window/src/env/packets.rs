@@ -3,7 +3,7 @@
 use std::hint::cold_path;
 
 use memory::Half;
-use memory::ring::{PushError, wake_fence};
+use memory::ring::{PushError, RingMemory as _, wake_fence};
 use verbs::{Errno, Gid, Qpn};
 use wire::{Fault, LinkCaps, LinkId, Packet, PacketWire, Payload, SendError, ShortPacket, Span};
 
@@ -43,6 +43,14 @@ impl PacketWire for WindowEnv {
     }
 
     fn caps(&self, link: LinkId) -> LinkCaps {
+        self.caps_of(link)
+    }
+
+    #[inline]
+    fn caps_for(&self, link: LinkId, len: u32) -> LinkCaps {
+        if len <= self.config.least_single_copy() {
+            return LinkCaps { segment: Half::SEGMENT, single_copy: None };
+        }
         self.caps_of(link)
     }
 

@@ -36,7 +36,8 @@ fn refused() -> bool {
 #[inline(always)]
 fn is_one_packet<P: Env>(env: &P, link: LinkId, qp: &Qp, len: u32, inline: bool) -> bool {
     len <= SHORT
-        || len <= qp.mtu && (inline || env.caps(link).single_copy.is_none_or(|copies| len <= copies.shared_above))
+        || len <= qp.mtu
+            && (inline || env.caps_for(link, len).single_copy.is_none_or(|copies| len <= copies.shared_above))
 }
 
 impl<P: Env> Engine<P> {
