@@ -1,6 +1,6 @@
 //! The window wire as an engine's environment: its links, and what is asked of all of them.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::hint::cold_path;
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ pub struct WindowEnv {
     pub(crate) looped: bool,
 
     pub(crate) own_blocks: Vec<(u16, TrackedFd)>,
-    pub(crate) routes: HashMap<u16, Route>,
+    pub(crate) routes: BTreeMap<u16, Route>,
     pub(crate) half_open: Vec<HalfOpen>,
     pub(crate) unreached: Vec<Unreached>,
     /// No peer is let in until then, for want of descriptors.
@@ -132,7 +132,7 @@ impl WindowEnv {
             awaits_events: false,
             looped: false,
             own_blocks: Vec::new(),
-            routes: HashMap::new(),
+            routes: BTreeMap::new(),
             half_open: Vec::new(),
             unreached: Vec::new(),
             closed_until: None,
