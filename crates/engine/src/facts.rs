@@ -12,9 +12,10 @@ use wire::{Env, Nanos};
 
 use crate::Engine;
 use crate::modify::timeout_nanos;
-use crate::qp::{Inflight, Qp};
+use crate::qp::Qp;
 use crate::region::{Backing, Mr};
 use crate::wq::cq::{Completions, Cq};
+use crate::wq::inflight::Inflight;
 
 impl<P: Env> Engine<P> {
     /// All facts that the engine knows. Paths are only named: the platform's owner describes them.
@@ -249,7 +250,7 @@ fn sq_facts(qp: &Qp, now: Nanos) -> Sq {
         Some(Head {
             wr_id: qp.sq.wr_id(qp.sq.fetched),
             opcode: wqe.as_ref().map(|wqe| wqe.opcode),
-            len: wqe.as_ref().map_or(0, |wqe| wqe.len().min(u64::from(u32::MAX)) as u32),
+            len: wqe.as_ref().map_or(0, |wqe| wqe.len),
             moved: 0,
             signaled: wqe.is_some_and(|wqe| wqe.flags.contains(SendFlags::SIGNALED)),
             age_ns: None,

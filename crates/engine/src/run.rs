@@ -195,7 +195,9 @@ impl<P: Env> Engine<P> {
         if !self.for_next_hold.is_empty() {
             self.ready.append(&mut self.for_next_hold);
         }
-        self.ready.extend(last);
+        if let Some(id) = last {
+            self.ready.push_back(id);
+        }
     }
 
     /// Runs the part of [`Engine::run`] that has mostly to be done: acknowledgements, by queue pairs with nothing else

@@ -6,6 +6,7 @@
 pub(crate) mod complete;
 pub(crate) mod cq;
 pub(crate) mod in_place_ring;
+pub(crate) mod inflight;
 pub(crate) mod managed;
 pub(crate) mod post;
 pub(crate) mod receive;

@@ -6,8 +6,9 @@ use verbs::{Count, CqId, CtxId, Errno, Opcode, QpCreated, QpId, QpInit, QpState,
 use wire::{Env, Nanos};
 
 use crate::Engine;
-use crate::qp::{Inflight, Qp};
+use crate::qp::Qp;
 use crate::wq::cq::Completions;
+use crate::wq::inflight::Inflight;
 use crate::wq::managed::{Base, Managed, Waiting};
 use crate::wq::sq::SendQueue;
 

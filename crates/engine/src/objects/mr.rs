@@ -4,8 +4,8 @@ use verbs::{Access, Errno, LKey, MrId, MwId, PdId, RKey, Result};
 use wire::Env;
 
 use crate::Engine;
-use crate::qp::Inflight;
 use crate::region::{Backing, MrInfo, MwKind, Regions};
+use crate::wq::inflight::Inflight;
 
 impl<P: Env> Engine<P> {
     /// Registers memory. The caller has made sure that the memory is there (or that ON_DEMAND is set).

@@ -7,8 +7,9 @@ use wire::{Env, Nanos, Packet, PacketOp, packet_flags as flag};
 use crate::Engine;
 use crate::copies::Source;
 use crate::modify::{rnr_nanos, timeout_nanos};
-use crate::qp::{Carrier, Qp};
+use crate::qp::Qp;
 use crate::rc::responder;
+use crate::wq::inflight::Carrier;
 
 /// How long timeouts are not counted as retries because a living peer has not taken our packets, or this process has
 /// not taken the peer's.

@@ -5,7 +5,8 @@ use wire::{Env, LinkCaps, LinkId, PIECE, Packet, PacketOp, SingleCopyCaps, packe
 
 use crate::Engine;
 use crate::modify::timeout_nanos;
-use crate::qp::{Carrier, Inflight, Qp};
+use crate::qp::Qp;
+use crate::wq::inflight::{Carrier, Inflight};
 
 /// The part of the message that a packet carries.
 #[derive(Clone, Copy)]

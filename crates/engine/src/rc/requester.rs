@@ -1,14 +1,15 @@
 //! The requester: fetches send requests and sends their packets (IBTA vol. 1, 9.7.3, 10.8.3). What comes back is in
 //! `acknowledge`, the end of a request in `complete`.
 
-use verbs::{Opcode, Psn, QpState, QpType, RKey, SendBody, SendFlags, WcStatus, limits};
+use verbs::{Opcode, QpState, QpType, RKey, SendBody, SendFlags, WcStatus, limits};
 use wire::{Env, LinkId, Nanos, Packet, PacketOp, Payload, SHORTEST, SendError, packet_flags as flag};
 
 use crate::Engine;
-use crate::qp::{Carrier, Inflight, Qp, psns};
+use crate::qp::{Qp, psns};
 use crate::rc::packets::Piece;
 use crate::region::LocalFault;
 use crate::same_host::co_copy::LIST_OF_ONE;
+use crate::wq::inflight::Inflight;
 
 /// Sequence numbers that may be outstanding: numbers further apart cannot be told apart (IBTA vol. 1, 9.7.2).
 pub(crate) const MOST_PSNS: u32 = (1 << 23) - 1;
@@ -40,6 +41,7 @@ impl<P: Env> Engine<P> {
         result
     }
 
+    #[inline(always)] // the only call
     fn run_entries(&mut self, qp: &mut Qp, now: Nanos) -> Result<(), NoRoom> {
         // The memory of the whole request at the cursor is in `self.spans`: it was fetched, and thus checked, just now.
         let mut gathered = false;
@@ -86,33 +88,8 @@ impl<P: Env> Engine<P> {
         if qp.cross_channel {
             self.run_tasks(qp, now);
         }
-        let Some(next) = qp.sq.peek() else { return Fetched::No };
-        if qp.cross_channel && !self.may_begin(qp, next.as_ref(), now) {
+        if !qp.sq.is_runnable() || qp.cross_channel && !self.may_go_on(qp, now) {
             return Fetched::No;
-        }
-        if let Some(wqe) = &next {
-            let read_like = matches!(
-                wqe.opcode,
-                Opcode::RdmaRead | Opcode::CmpAndSwp | Opcode::FetchAndAdd | Opcode::AtomicWrite | Opcode::Flush
-            );
-            // 10.8.3.3 (fence) and 9.4.4 (outstanding READs and atomics): the request waits
-            if qp.rc.reads_out > 0
-                && (wqe.flags.contains(SendFlags::FENCE)
-                    || (read_like && qp.rc.reads_out >= u32::from(qp.attr.max_rd_atomic)))
-            {
-                return Fetched::No;
-            }
-        }
-        if let Some(wqe) = &next
-            && qp.init.qp_type.is_reliable()
-        {
-            let outstanding = qp.rc.next_psn.since(qp.rc.unacked).unsigned_abs();
-            if outstanding + qp.psns(wqe.len().min(u64::from(limits::MAX_MSG)) as u32) > MOST_PSNS {
-                return Fetched::No;
-            }
-            if self.waits_for_one_sided(qp, wqe) {
-                return Fetched::No; // a response runs the queue pair again
-            }
         }
         // The list grows with the most requests under way at one time, which is mostly far less than the queue holds.
         if qp.inflight.is_full() && qp.inflight.try_reserve(1).is_err() {
@@ -122,9 +99,12 @@ impl<P: Env> Engine<P> {
                 return Fetched::No;
             }
         }
-        let number = qp.sq.advance();
-        let Some(wqe) = next else {
+        let at = qp.inflight.len();
+        let Some(place) = qp.inflight.place() else { return Fetched::No };
+        if !qp.sq.peek_into(place) {
             // The entry was overwritten, and is no request any more.
+            qp.inflight.drop_last();
+            let number = qp.sq.advance();
             if let Some(rule) = qp.sq.broken(number) {
                 self.done.broken(qp.qpn, None, WcStatus::LocQpOpErr, rule);
             }
@@ -132,22 +112,23 @@ impl<P: Env> Engine<P> {
             qp.inflight.push_back(Inflight::failed(number, wr_id, WcStatus::LocQpOpErr, qp.rc.next_psn));
             qp.halted = true;
             return Fetched::Yes;
-        };
-        let (len, at) = (wqe.len(), qp.inflight.len());
-        let (local, first_psn) = (is_local(wqe.opcode), qp.rc.next_psn);
-        let queued = qp.queues(number);
-        let make = |wqe| Inflight {
-            queued,
-            ..Inflight::new(number, wqe, first_psn, len.min(u64::from(u32::MAX)) as u32, now)
-        };
+        }
+        (place.since, place.first_psn) = (now, qp.rc.next_psn);
+        let local = is_local(place.opcode);
+        if self.must_wait(qp, at) {
+            qp.inflight.drop_last();
+            return Fetched::No;
+        }
+        let number = qp.sq.advance();
+        qp.inflight[at].queued = qp.queues(number);
         let admitted = if local {
-            let mut entry = make(wqe);
-            let admitted = self.admit(qp, &mut entry, len);
+            let mut entry = std::mem::take(&mut qp.inflight[at]);
+            qp.inflight.drop_last();
+            let admitted = self.admit(qp, &mut entry);
             qp.inflight.push_back(entry);
             admitted
         } else {
-            qp.inflight.push_back(make(wqe)); // made in its place: it is not moved
-            self.check_entry(qp, &qp.inflight[at], len)
+            self.check_entry(qp, &qp.inflight[at])
         };
         match admitted {
             // The request takes no sequence number: for the peer's queue pair, nothing has come.
@@ -165,10 +146,32 @@ impl<P: Env> Engine<P> {
         Fetched::Yes
     }
 
+    /// True if the last of the requests under way, which has been copied out of the queue, may not begin yet.
+    #[inline(always)]
+    fn must_wait(&mut self, qp: &mut Qp, at: usize) -> bool {
+        if qp.cross_channel && !self.is_met(qp) {
+            return true;
+        }
+        let e = &qp.inflight[at];
+        // 10.8.3.3 (fence) and 9.4.4 (outstanding READs and atomics): the request waits
+        if qp.rc.reads_out > 0
+            && (e.flags.contains(SendFlags::FENCE)
+                || (e.is_read_like() && qp.rc.reads_out >= u32::from(qp.attr.max_rd_atomic)))
+        {
+            return true;
+        }
+        if !qp.init.qp_type.is_reliable() {
+            return false;
+        }
+        let outstanding = qp.rc.next_psn.since(qp.rc.unacked).unsigned_abs();
+        // Where the request waits for one that is executed here, a response runs the queue pair again.
+        outstanding + qp.psns(e.len.min(limits::MAX_MSG)) > MOST_PSNS || self.waits_for_one_sided(qp, at)
+    }
+
     /// Checks a fetched request, and executes it if it is local.
-    pub(crate) fn admit(&mut self, qp: &mut Qp, e: &mut Inflight, len: u64) -> Result<(), WcStatus> {
+    pub(crate) fn admit(&mut self, qp: &mut Qp, e: &mut Inflight) -> Result<(), WcStatus> {
         if !is_local(e.opcode) || !crate::wq::post::legal(qp.init.qp_type, e.opcode) {
-            return self.check_entry(qp, e, len);
+            return self.check_entry(qp, e);
         }
         (e.out, e.done) = (true, true);
         if e.opcode.is_task() {
@@ -190,19 +193,19 @@ impl<P: Env> Engine<P> {
 
     /// Checks a fetched request that is to be sent. Then its memory is in `self.spans`, unless its data are inline.
     #[inline]
-    fn check_entry(&mut self, qp: &Qp, e: &Inflight, len: u64) -> Result<(), WcStatus> {
+    fn check_entry(&mut self, qp: &Qp, e: &Inflight) -> Result<(), WcStatus> {
         if !crate::wq::post::legal(qp.init.qp_type, e.opcode) {
             return Err(WcStatus::LocQpOpErr);
         }
         if e.is_read_like() && qp.attr.max_rd_atomic == 0 {
             return Err(WcStatus::LocQpOpErr); // C9-... no initiator resources: it could never begin
         }
-        if len > u64::from(limits::MAX_MSG) {
+        if e.len > limits::MAX_MSG {
             return Err(WcStatus::LocLenErr);
         }
         match e.opcode {
             // 9.4.5: the operand and the result are 8 bytes; a list of another length is a Local Length Error (11.6.2).
-            Opcode::CmpAndSwp | Opcode::FetchAndAdd | Opcode::AtomicWrite if len != 8 => {
+            Opcode::CmpAndSwp | Opcode::FetchAndAdd | Opcode::AtomicWrite if e.len != 8 => {
                 return Err(WcStatus::LocLenErr);
             }
             _ => {}
@@ -249,7 +252,7 @@ impl<P: Env> Engine<P> {
             self.seek_without_timer(qp, now);
             return Ok(());
         };
-        let caps = self.env.caps(link);
+        let caps = self.env.caps_for(link, qp.inflight[at].len);
         debug_assert!(caps.single_copy.is_none() || self.env.is_same_host(link), "copies need one host");
         loop {
             let mut packet = self.first_of(qp, at);
@@ -361,36 +364,6 @@ impl<P: Env> Engine<P> {
                     }
                 }
             }
-        }
-    }
-}
-
-impl Inflight {
-    pub fn failed(number: u64, wr_id: u64, status: WcStatus, psn: Psn) -> Self {
-        Inflight {
-            number,
-            wr_id,
-            opcode: Opcode::Send,
-            flags: SendFlags::SIGNALED,
-            imm: 0,
-            srqn: 0,
-            body: SendBody::Plain,
-            sges: Default::default(),
-            inline_len: 0,
-            len: 0,
-            first_psn: psn,
-            psns: 0,
-            sent: 0,
-            received: 0,
-            one_sided: false,
-            executed: 0,
-            out: true,
-            done: false,
-            by_ref: false,
-            queued: false,
-            carrier: Carrier::Free,
-            error: Some(status),
-            since: 0,
         }
     }
 }

@@ -7,8 +7,8 @@ use wire::{Env, Nanos};
 
 use crate::Engine;
 use crate::objects::managed::Met;
-use crate::qp::{Inflight, Qp};
-use crate::wq::sq::Wqe;
+use crate::qp::Qp;
+use crate::wq::inflight::Inflight;
 
 /// Entries that one queue with tasks begins without a wait, beside those that messages from outside give credit for
 /// ([`crate::wq::managed::Credit`]), and how many all such queues begin under one hold of the device's lock. Then a
@@ -59,18 +59,16 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    /// True if the next entry of a queue pair with tasks may begin: within the budget, no WAIT that is not met, and the
-    /// request a circle before has left its place.
-    pub(crate) fn may_begin(&mut self, qp: &mut Qp, next: Option<&Wqe>, now: Nanos) -> bool {
-        // An entry that makes no sense fails, and so does a WAIT that names no queue.
-        self.may_go_on(qp, now)
-            && next
-                .filter(|wqe| wqe.opcode == Opcode::Wait)
-                .is_none_or(|wqe| !matches!(self.try_wait(qp, &wqe.body), Met::No))
+    /// True if the last of the requests under way is no WAIT, or one that is met. A WAIT that names no queue fails.
+    pub(crate) fn is_met(&mut self, qp: &mut Qp) -> bool {
+        let last = qp.inflight.len().checked_sub(1).map(|at| &qp.inflight[at]);
+        let wait = last.filter(|e| e.opcode == Opcode::Wait).map(|e| e.body);
+        wait.is_none_or(|body| !matches!(self.try_wait(qp, &body), Met::No))
     }
 
-    /// True if an entry may begin: within the budget, and the request a circle before has left its place.
-    fn may_go_on(&mut self, qp: &mut Qp, now: Nanos) -> bool {
+    /// True if an entry of a queue pair with tasks may begin: within the budget, and the request a circle before has
+    /// left its place.
+    pub(crate) fn may_go_on(&mut self, qp: &mut Qp, now: Nanos) -> bool {
         let over =
             |qp: &Qp| qp.inflight.front().is_some_and(|oldest| qp.sq.fetched - oldest.number >= u64::from(qp.sq.depth));
         if over(qp) {

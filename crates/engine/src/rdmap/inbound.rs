@@ -7,8 +7,9 @@ use wire::{Env, Nanos, Packet, Span, packet_flags as flag};
 
 use super::state::{Owed, StreamState, Tagged};
 use crate::Engine;
-use crate::qp::{Inflight, Qp};
+use crate::qp::Qp;
 use crate::region::{NULL_ADDR, RemoteFault};
+use crate::wq::inflight::Inflight;
 
 /// The fault of a steering tag, as DDP and RDMAP number it.
 pub(super) fn tag_fault(fault: RemoteFault) -> TagFault {

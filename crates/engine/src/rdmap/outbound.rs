@@ -15,8 +15,9 @@ use super::inbound::tag_fault;
 use super::output::{Mark, Output};
 use super::state::{Current, StreamState};
 use crate::Engine;
-use crate::qp::{Inflight, Qp};
+use crate::qp::Qp;
 use crate::region::NULL_ADDR;
+use crate::wq::inflight::Inflight;
 
 /// Answers to READs that are begun one after the other while requests of this side wait. Linux's siw has the same
 /// number.
@@ -229,16 +230,14 @@ impl<P: Env> Engine<P> {
             return false; // without memory for more, the next waits for one to finish
         }
         let number = qp.sq.advance();
-        let Some(wqe) = next else {
+        let Some(request) = next else {
             let wr_id = qp.sq.wr_id(number);
             qp.inflight.push_back(Inflight::failed(number, wr_id, WcStatus::LocQpOpErr, Psn::default()));
             qp.halted = true;
             return true;
         };
-        let len = wqe.len();
-        let mut entry = Inflight::new(number, wqe, Psn::default(), len.min(u64::from(u32::MAX)) as u32, now);
-        let admitted =
-            if is_supported(entry.opcode) { self.admit(qp, &mut entry, len) } else { Err(WcStatus::LocQpOpErr) };
+        let mut entry = Inflight { since: now, ..request };
+        let admitted = if is_supported(entry.opcode) { self.admit(qp, &mut entry) } else { Err(WcStatus::LocQpOpErr) };
         match admitted {
             Ok(()) => {
                 // What `complete` counts a READ by.

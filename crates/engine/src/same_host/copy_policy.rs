@@ -7,7 +7,7 @@ use wire::SHORTEST;
 use wire::{Env, LinkId, Nanos, PIECE};
 
 use crate::Engine;
-use crate::qp::Inflight;
+use crate::wq::inflight::Inflight;
 use trial::AbTrial;
 
 /// Bytes that are timed together.

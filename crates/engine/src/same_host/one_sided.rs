@@ -22,9 +22,9 @@ use wire::{
 };
 
 use crate::Engine;
-use crate::qp::{Inflight, Qp};
+use crate::qp::Qp;
 use crate::region::{Backing, MrInfo, NULL_ADDR};
-use crate::wq::sq::Wqe;
+use crate::wq::inflight::Inflight;
 
 /// From so many bytes on, one copy by a system call takes less time than packets, also behind a short SEND whose answer
 /// it waits for: 64 KiB were slower, 1 MiB faster (docs/exs-figures.md). The window of a transfer lives too short for
@@ -156,24 +156,26 @@ impl<P: Env> Engine<P> {
 
     /// True if a request should wait until it can be executed here: the peer's region is in shared memory, and the
     /// requests in front are RDMA, so that their acknowledgement will come soon. A request of [`WORTH_A_CALL`] bytes
-    /// waits for short SENDs: its packets, which are two copies, would have to wait for them at the peer.
-    pub(crate) fn waits_for_one_sided(&mut self, qp: &Qp, wqe: &Wqe) -> bool {
-        let Some((_, addr, rkey)) = operation(wqe.opcode, &wqe.body) else { return false };
-        let len = wqe.len();
-        let outstanding = || qp.inflight.iter().filter(|e| !e.done);
+    /// waits for short SENDs: its packets, which are two copies, would have to wait for them at the peer. `at`: the
+    /// request is the last of those under way, and has not begun.
+    pub(crate) fn waits_for_one_sided(&mut self, qp: &Qp, at: usize) -> bool {
+        let e = &qp.inflight[at];
+        let Some((_, addr, rkey)) = operation(e.opcode, &e.body) else { return false };
+        let len = e.len;
+        let outstanding = || qp.inflight.iter().take(at).filter(|e| !e.done);
         let rdma = |e: &Inflight| matches!(e.body, SendBody::Rdma { .. } | SendBody::Atomic { .. });
         let send = |e: &Inflight| matches!(e.opcode, Opcode::Send | Opcode::SendWithInv) && e.len < WORTH_A_CALL;
         let Some(link) = qp.link else { return false };
         if outstanding().next().is_none()
             || !matches!(qp.init.qp_type, QpType::Rc | QpType::XrcIni)
-            || !(1..=u64::from(PIECE)).contains(&len)
+            || !(1..=PIECE).contains(&len)
         {
             return false;
         }
-        if len >= u64::from(WORTH_A_CALL) && outstanding().all(|e| e.error.is_none() && send(e)) {
+        if len >= WORTH_A_CALL && outstanding().all(|e| e.error.is_none() && send(e)) {
             return self.env.caps(link).single_copy.is_some();
         }
-        self.env.shares(link, rkey, addr, len as u32) && outstanding().all(|e| e.error.is_none() && rdma(e))
+        self.env.shares(link, rkey, addr, len) && outstanding().all(|e| e.error.is_none() && rdma(e))
     }
 
     /// Shows a queue pair that would execute a request at once to its peer, or shows changes of it.

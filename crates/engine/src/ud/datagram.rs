@@ -5,11 +5,12 @@ use wire::{Env, Nanos, Packet, PacketOp, Payload, SendError, packet_flags as fla
 
 use crate::Engine;
 use crate::copies::Source;
-use crate::qp::{Inflight, Qp};
+use crate::qp::Qp;
 use crate::rc::requester::NoRoom;
 use crate::region::LocalFault;
 use crate::ud::backlog::HOLD;
 use crate::ud::header::{self, Network};
+use crate::wq::inflight::Inflight;
 use crate::wq::rq::RecvWqe;
 
 /// Bytes in front of a datagram's data on a link: source and destination GID.

@@ -154,6 +154,12 @@ impl<T: Default> InPlaceRing<T> {
         self.len = self.len.saturating_sub(1);
     }
 
+    /// Removes the youngest entry, if there is one.
+    #[inline(always)]
+    pub fn drop_last(&mut self) {
+        self.len = self.len.saturating_sub(1);
+    }
+
     /// Takes the oldest entry out.
     pub fn pop_front(&mut self) -> Option<T> {
         if self.len == 0 {
@@ -260,6 +266,10 @@ mod tests {
                             _ => in_place_ring.drop_first(),
                         }
                         deque.pop_front();
+                    }
+                    12 if draw(2) == 0 => {
+                        in_place_ring.drop_last();
+                        deque.pop_back();
                     }
                     12 => {
                         in_place_ring.push_front(step);

@@ -144,12 +144,8 @@ impl<P: Env> Engine<P> {
     #[inline]
     fn enqueue(&mut self, qp: &mut Qp, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
         let flags = Self::check(qp, &self.ahs, wr)?;
-        if wr.opcode.is_task() {
-            let body = self.resolve_task(qp, wr)?;
-            qp.sq.push(&SendWr { body: &body, ..*wr }, flags);
-        } else {
-            qp.sq.push(wr, flags);
-        }
+        let body = if wr.opcode.is_task() { self.resolve_task(qp, wr)? } else { *wr.body };
+        qp.sq.push(&SendWr { body: &body, ..*wr }, flags);
         if qp.state == QpState::Err || qp.state == QpState::Sqe {
             // 10.3.1.7, 10.3.1.6: accepted, and flushed at once
             self.flush_sends(qp, now);

@@ -34,10 +34,10 @@ mod inline;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use smallvec::SmallVec;
 use verbs::{Count, CqId, Errno, Opcode, QpId, Result, SendBody, SendData, SendFlags, SendWr, Sge};
 use wire::Nanos;
 
+use crate::wq::inflight::Inflight;
 use crate::wq::managed::{Base, Entries, ManagedQueue, ManagedSend, Waiting};
 
 const WORDS: usize = 8;
@@ -47,20 +47,6 @@ const HEAD: usize = 48;
 #[repr(C, align(64))]
 struct Entry([AtomicU64; WORDS]);
 
-/// A work request that was copied out of the array.
-#[derive(Clone, Debug)]
-pub(crate) struct Wqe {
-    pub wr_id: u64,
-    pub opcode: Opcode,
-    pub flags: SendFlags,
-    pub imm: u32,
-    pub srqn: u32,
-    pub body: SendBody,
-    pub sges: SmallVec<[Sge; 2]>,
-    /// Bytes of inline data, which stay in the array until the request completes.
-    pub inline_len: u32,
-}
-
 /// A small request that is executed when it is posted.
 #[derive(Clone, Copy)]
 pub(crate) struct Executed {
@@ -69,16 +55,6 @@ pub(crate) struct Executed {
     pub flags: SendFlags,
     pub imm: u32,
     pub since: Nanos,
-}
-
-impl Wqe {
-    /// Bytes of the message.
-    pub fn len(&self) -> u64 {
-        if self.flags.contains(SendFlags::INLINE) {
-            return u64::from(self.inline_len);
-        }
-        self.sges.iter().map(|s| u64::from(s.length)).sum()
-    }
 }
 
 pub(crate) struct SendQueue {
@@ -212,6 +188,7 @@ impl SendQueue {
     }
 
     /// Writes a checked request behind the last one and advances the producer index.
+    #[inline] // the only call
     pub fn push(&mut self, wr: &SendWr<'_>, flags: SendFlags) {
         let (mut w2, mut key, mut extra, mut w4, mut w5) = (0u64, 0u32, 0u32, u64::from(wr.remote_srqn), 0u64);
         let mut tail = None;
@@ -433,20 +410,20 @@ impl SendQueue {
     }
 
     /// The whole request, and when its execution began; `None` when the entry makes no sense (it was overwritten).
-    pub fn executed_whole(&self, number: u64) -> Option<(Wqe, Nanos)> {
-        let wqe = self.read(number).filter(|wqe| matches!(wqe.opcode, Opcode::Send | Opcode::SendWithImm))?;
+    pub fn executed_whole(&self, number: u64) -> Option<(Inflight, Nanos)> {
+        let wqe = self.copy(number).filter(|wqe| matches!(wqe.opcode, Opcode::Send | Opcode::SendWithImm))?;
         Some((wqe, self.get(self.base(number) + 2)))
     }
 
     /// Copies the next request out; `None` in the number's place when the entry makes no sense (it was overwritten).
     ///
     /// This takes entries that are held back, too.
-    pub fn fetch(&mut self) -> Option<(u64, Option<Wqe>)> {
+    pub fn fetch(&mut self) -> Option<(u64, Option<Inflight>)> {
         if self.fetched >= self.posted {
             return None;
         }
         let number = self.advance();
-        Some((number, self.read(number)))
+        Some((number, self.copy(number)))
     }
 
     /// Takes the request that [`SendQueue::peek`] gave; its number.
@@ -461,8 +438,8 @@ impl SendQueue {
     }
 
     /// The next request that may be fetched, without taking it.
-    pub fn peek(&self) -> Option<Option<Wqe>> {
-        self.is_runnable().then(|| self.read(self.fetched))
+    pub fn peek(&self) -> Option<Option<Inflight>> {
+        self.is_runnable().then(|| self.copy(self.fetched))
     }
 
     /// `wr_id` of a request, also of one that is not understood.
@@ -484,8 +461,8 @@ impl SendQueue {
 
     /// A request of the array.
     #[cfg(test)]
-    pub fn entry(&self, number: u64) -> Option<Wqe> {
-        self.read(number)
+    pub fn entry(&self, number: u64) -> Option<Inflight> {
+        self.copy(number)
     }
 
     /// Overwrites a word of the array, as a program or peer that can write to it may.

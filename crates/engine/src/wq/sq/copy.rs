@@ -2,10 +2,10 @@
 
 use std::sync::atomic::Ordering;
 
-use smallvec::SmallVec;
 use verbs::{Access, AhId, Count, CqId, LKey, MrId, MwId, Opcode, QpId, Qpn, RKey, SendBody, SendFlags, Sge};
 
-use super::{HEAD, SendQueue, WORDS, Wqe};
+use super::{HEAD, SendQueue, WORDS};
+use crate::wq::inflight::{Carrier, Inflight};
 use crate::wq::managed::Words;
 
 /// A NOP or a WAIT that was copied out of the array.
@@ -27,7 +27,7 @@ fn wait_body(w: &[u64; WORDS]) -> SendBody {
 
 impl SendQueue {
     /// The words of the first entry of a request, copied and checked; `None` if they break a rule of a managed queue.
-    #[inline]
+    #[inline(always)]
     fn first_words(&self, number: u64) -> Option<[u64; WORDS]> {
         match &self.managed {
             None => {
@@ -56,7 +56,10 @@ impl SendQueue {
         sound.then_some(TaskEntry { wr_id: w[1], flags, body })
     }
 
-    pub(super) fn read(&self, number: u64) -> Option<Wqe> {
+    /// Copies a request to `to`, as one that has not begun. `None` if the entry makes no sense; then `to` is of no use.
+    // The request is made in its place, since it is larger than what one copy of it should cost.
+    #[inline]
+    pub(super) fn read(&self, number: u64, to: &mut Inflight) -> Option<()> {
         // What is checked is used: all words of a managed queue's entry are copied first.
         let copied: Option<Words> = match &self.managed {
             Some(managed) if self.stride > 1 => Some(managed.entries.checked(number)?),
@@ -109,16 +112,40 @@ impl SendQueue {
                 remote_qkey: key.0,
             },
         };
-        let mut sges = SmallVec::new();
+        to.sges.clear();
         let sge = |addr, second: u64| Sge { addr, length: second as u32, lkey: LKey((second >> 32) as u32) };
         if count > 0 {
-            sges.push(sge(w[HEAD / 8], w[HEAD / 8 + 1]));
+            to.sges.push(sge(w[HEAD / 8], w[HEAD / 8 + 1]));
         }
         let base = self.base(number);
         let word = |at: usize| copied.as_ref().map_or_else(|| self.get(base + at), |words| words[at]);
         for at in (1..count).map(|i| HEAD / 8 + 2 * i) {
-            sges.push(sge(word(at), word(at + 1)));
+            to.sges.push(sge(word(at), word(at + 1)));
         }
-        Some(Wqe { wr_id: w[1], opcode, flags, imm: (w[0] >> 32) as u32, srqn: w[4] as u32, body, sges, inline_len })
+        (to.number, to.wr_id, to.opcode, to.flags) = (number, w[1], opcode, flags);
+        (to.imm, to.srqn, to.body, to.inline_len) = ((w[0] >> 32) as u32, w[4] as u32, body, inline_len);
+        to.len = if flags.contains(SendFlags::INLINE) {
+            inline_len
+        } else {
+            to.sges.iter().fold(0, |len: u32, sge| len.saturating_add(sge.length))
+        };
+        (to.psns, to.sent, to.received, to.executed) = (0, 0, 0, 0);
+        (to.one_sided, to.out, to.done, to.by_ref, to.queued) = (false, false, false, false, false);
+        (to.carrier, to.error) = (Carrier::Free, None);
+        Some(())
+    }
+
+    /// A request of the array, as one that has not begun; `None` if the entry makes no sense.
+    pub(super) fn copy(&self, number: u64) -> Option<Inflight> {
+        let mut request = Inflight::default();
+        self.read(number, &mut request)?;
+        Some(request)
+    }
+
+    /// Copies the next request that may be fetched to `to`, without taking it. False if its entry makes no sense, or
+    /// there is none; then `to` is of no use.
+    #[inline(always)]
+    pub fn peek_into(&self, to: &mut Inflight) -> bool {
+        self.read(self.fetched, to).is_some()
     }
 }
