@@ -44,6 +44,8 @@ struct World {
     reads: VecDeque<u64>,
     /// The sends of WRITEs that are not completed.
     writes: VecDeque<u64>,
+    /// The sends of SMALLs whose data the device has not taken.
+    smalls: VecDeque<u64>,
     reset: bool,
 }
 
@@ -70,6 +72,9 @@ impl World {
                     let names =
                         matches!(message, Message::Small { .. } | Message::Advert { .. } | Message::Offer { .. });
                     assert_eq!(data.is_some(), names);
+                    if let (Message::Small { .. }, Some(data)) = (message, data) {
+                        self.smalls.push_back(data.region);
+                    }
                 }
                 Output::Read(read) => {
                     assert!(!self.reset);
@@ -154,6 +159,10 @@ fuzz_target!(|data: &[u8]| {
                 connection.cancel(Op(op.wrapping_sub(u64::from(input.byte() % 8))));
             }
             4 if input.byte() == 7 => connection.shutdown(),
+            4 => drop(connection.send_at_once(len)),
+            7 if !world.smalls.is_empty() => {
+                connection.small_done(Op(world.smalls.pop_front().unwrap_or(0)));
+            }
             5 => world.act(&mut connection, 1 + usize::from(input.byte() % 8)),
             6 if !world.reads.is_empty() => {
                 world.reads.pop_front();

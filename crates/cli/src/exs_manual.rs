@@ -53,7 +53,8 @@ All of them but exs_socket take descriptors of socket(2) as well.",
         text: "\
 The buffer belongs to the operation until its event. It lies in registered memory (exs_mregister(3)), or is \
 EXS_MHANDLE_UNREGISTERED: then up to 16 KiB are copied, and more are registered for the time of the transfer. \
-Several pieces of a message are copied. A send ends when the peer has received all of it.
+Several pieces of a message are copied. A send ends when the peer has received all of it; that of a stream when the \
+bytes are in the peer's memory, and that of small data when the device has taken them, as with send(2).
 
 Flags of a receive: MSG_WAITALL (a stream: all bytes, or the end of the peer's data). MSG_DONTWAIT counts \
 without a queue. MSG_NOSIGNAL and MSG_EOR change nothing. A receive has EXS_EOF in exs_evt_flags at the end of \

@@ -12,6 +12,7 @@ mod completions;
 mod end;
 mod keys;
 mod options;
+mod pending;
 mod queue;
 mod shared;
 
@@ -21,6 +22,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use memory::biased;
 use rdma::{Access, CmId, Errno, Library, Mr, Pd};
 
 use crate::protocol::{Reset, Transferred};
@@ -109,7 +111,7 @@ impl Exs {
     /// Make a queue of `depth` places (exs_qcreate). EINVAL: 0.
     pub fn queue(&self, depth: usize) -> Result<Arc<Queue>, Errno> {
         not_in_child()?;
-        let shared = Arc::downgrade(&self.shared);
+        let shared = Some(self.shared.clone());
         if depth == 0 { Err(Errno(libc::EINVAL)) } else { Ok(Arc::new(Queue::new(shared, depth))) }
     }
 
@@ -350,7 +352,7 @@ pub struct Socket {
     /// In nanoseconds; 0: none.
     timeout: AtomicU64,
     shared: Weak<Shared>,
-    inner: Mutex<Inner>,
+    inner: biased::Mutex<Inner>,
     // Behind `inner`: the queue pair goes before the id.
     id: Arc<CmId>,
 }
@@ -378,8 +380,8 @@ fn nanos(time: Duration) -> u64 {
 }
 
 impl Socket {
-    fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn inner(&self) -> biased::MutexGuard<'_, Inner> {
+        self.inner.lock()
     }
 
     fn begin(

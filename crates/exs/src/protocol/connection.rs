@@ -2,8 +2,8 @@
 //!
 //! The surroundings call [`Connection::send`], [`Connection::receive`], [`Connection::cancel`] and
 //! [`Connection::shutdown`] for the program, [`Connection::arrived`], [`Connection::transferred`],
-//! [`Connection::read_done`], [`Connection::write_done`] and [`Connection::reset`] for the wire, [`Connection::tick`]
-//! for the clock, and do what [`Connection::poll`] says, in that order.
+//! [`Connection::read_done`], [`Connection::write_done`], [`Connection::small_done`] and [`Connection::reset`] for the
+//! wire, [`Connection::tick`] for the clock, and do what [`Connection::poll`] says, in that order.
 //!
 //! Room for messages. The peer has one receive posted for everything that this end may send, so the wire never has to
 //! wait for one. SEQPACKET: as many advertisements as the peer gives credits, an ACK for each advertisement that the
@@ -292,6 +292,22 @@ impl Connection {
             Beat::Stopped => return Err(Reset::Stopped),
         }
         Ok(())
+    }
+
+    /// The data of a SMALL are not needed any more: the device has taken them.
+    pub fn small_done(&mut self, op: Op) {
+        if let End::Packets(end) = &mut self.end {
+            end.small_done(op);
+        }
+    }
+
+    /// Begin and end a send of data that the device takes at once: the message, which is to be sent before anything
+    /// else is done. `None`: [`Connection::send`] is to begin it.
+    pub fn send_at_once(&mut self, len: u64) -> Option<Message> {
+        match &mut self.end {
+            End::Packets(end) => end.send_at_once(len),
+            End::Bytes(_) => None,
+        }
     }
 
     /// The connection is gone. The caller has moved the queue pair to ERR before: the peer reaches no buffer of this

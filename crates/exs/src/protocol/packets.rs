@@ -1,13 +1,19 @@
 //! An end of a connection of kind SEQPACKET.
 //!
 //! The surroundings call [`Packets::send`], [`Packets::receive`], [`Packets::cancel`] and
-//! [`Packets::shutdown`] for the program, [`Packets::arrived`], [`Packets::read_done`] and
+//! [`Packets::shutdown`] for the program, [`Packets::arrived`], [`Packets::read_done`], [`Packets::small_done`] and
 //! [`Packets::reset`] for the wire, and do what [`Packets::poll`] says, in that order.
+//!
+//! The send of a SMALL ends when the device has taken the data. So its ACK gives a credit back and nothing else, and
+//! one ACK is enough for several. It goes out when more than half of the credits are to be given back, or when the
+//! peer can have no other left.
 //!
 //! Room for messages. The peer has one receive posted for everything that this end may send, so the wire never has to
 //! wait for one: as many advertisements as the peer gives credits, an ACK for each advertisement that the peer has
 //! outstanding, one WITHDRAW, one WITHDRAWN, one FIN ([`Packets::slots`]). The slot of SMALL stays in use until its
 //! data are consumed; every other slot is posted again before anything else is done.
+
+mod small;
 
 use std::collections::VecDeque;
 
@@ -24,6 +30,10 @@ struct Send {
     persistent: bool,
     /// Number of its advertisement.
     seq: Option<u32>,
+    /// It went as SMALL.
+    small: bool,
+    /// The data are not needed any more; the send ends when those in front of it have.
+    ended: bool,
 }
 
 /// A receive of this end.
@@ -90,6 +100,8 @@ pub(super) struct Packets {
     /// Sends that have a number.
     advertised: usize,
     next_seq: u32,
+    /// Numbers of advertisements whose credits are not given back.
+    unacked: VecDeque<u32>,
     /// Advertisements that the program wants back. The first was asked for if `asked`.
     withdrawals: VecDeque<u32>,
     asked: bool,
@@ -98,6 +110,9 @@ pub(super) struct Packets {
     incoming: VecDeque<Incoming>,
     /// Number of the peer's next advertisement.
     expected: u32,
+    /// The last SMALL that is consumed and not acknowledged, and how many are.
+    owed: Option<u32>,
+    owed_count: u16,
     flights: VecDeque<Flight>,
     /// A persistent advertisement that the peer wants back, and from which a READ is under way.
     leaving: Option<u32>,
@@ -118,12 +133,15 @@ impl Packets {
             sends: VecDeque::new(),
             advertised: 0,
             next_seq: 0,
+            unacked: VecDeque::new(),
             withdrawals: VecDeque::new(),
             asked: false,
             fin: Fin::No,
             receives: VecDeque::new(),
             incoming: VecDeque::new(),
             expected: 0,
+            owed: None,
+            owed_count: 0,
             flights: VecDeque::new(),
             leaving: None,
             peer_fin: false,
@@ -178,22 +196,17 @@ impl Packets {
             return Err(Refused::Gone);
         }
         self.check(op, self.sends.len())?;
-        self.sends.push_back(Send { op, buffer, persistent, seq: None });
+        self.sends.push_back(Send { op, buffer, persistent, seq: None, small: false, ended: false });
         self.advertise();
         Ok(())
     }
 
     /// Begin a receive into a buffer, which belongs to the connection until the operation is done.
     pub fn receive(&mut self, op: Op, buffer: Buffer) -> Result<(), Refused> {
-        let ended = self.peer_fin && self.incoming.is_empty();
-        if self.dead.is_some() && !ended {
-            return Err(Refused::Gone);
+        if self.dead.is_some() {
+            return self.receive_late(op, buffer);
         }
         self.check(op, self.receives.len())?;
-        if self.dead.is_some() {
-            self.done(op, Outcome::Received { len: 0, truncated: false, end: true });
-            return Ok(());
-        }
         let (assigned, landed, closed, truncated, end) = (0, 0, false, false, false);
         self.receives.push_back(Receive { op, buffer, assigned, landed, closed, truncated, end });
         self.transfer();
@@ -202,7 +215,7 @@ impl Packets {
 
     /// See [`super::Connection::peek`].
     pub fn peek(&mut self, op: Op, buffer: Buffer) -> Result<(), Refused> {
-        if self.dead.is_some() && !(self.peer_fin && self.incoming.is_empty()) {
+        if self.dead.is_some() && !self.peer_fin {
             return Err(Refused::Gone);
         }
         self.check(op, 0)?;
@@ -233,6 +246,8 @@ impl Packets {
     pub fn cancel(&mut self, op: Op) -> bool {
         if let Some(at) = self.sends.iter().position(|send| send.op == op) {
             match self.sends[at].seq {
+                // The data are on their way, and the send ends with their arrival.
+                Some(_) if self.sends[at].small => {}
                 Some(seq) if self.withdrawals.contains(&seq) => {}
                 Some(seq) => {
                     self.withdrawals.push_back(seq);
@@ -327,6 +342,8 @@ impl Packets {
         self.outputs.retain(|output| matches!(output, Output::Done(_) | Output::Copy { .. }));
         self.advertised = 0;
         self.withdrawals.clear();
+        self.owed = None;
+        self.keep_packets(why);
         while let Some(send) = self.sends.pop_front() {
             self.done(send.op, Outcome::Failed(why));
         }
@@ -349,18 +366,20 @@ impl Packets {
     /// Advertise as many sends as there are credits for, then FIN.
     fn advertise(&mut self) {
         let small = self.small();
-        while self.advertised < usize::from(self.theirs.credits) && self.advertised < self.sends.len() {
+        while self.unacked.len() < usize::from(self.theirs.credits) && self.advertised < self.sends.len() {
             let send = &mut self.sends[self.advertised];
             let (seq, len) = (self.next_seq, send.buffer.len);
             send.seq = Some(seq);
             // Bounded by MAX_LEN.
             let len = len as u32;
             let message = if u64::from(len) <= small && !send.persistent {
+                send.small = true;
                 Message::Small { seq, len }
             } else {
                 Message::Advert { seq, addr: 0, rkey: 0, len, persistent: send.persistent }
             };
             self.outputs.push_back(Output::Send(message, Some(send.buffer)));
+            self.unacked.push_back(seq);
             self.next_seq = seq.wrapping_add(1);
             self.advertised += 1;
         }
@@ -376,19 +395,20 @@ impl Packets {
     }
 
     fn acknowledged(&mut self, seq: u32) -> Result<(), Reset> {
-        let last = self.outstanding(seq).ok_or(Reset::Protocol)?;
-        // Those that stay are given back, and what is behind one is not consumed before.
-        if self.sends.iter().take(last + 1).any(|send| send.persistent) {
-            return Err(Reset::Protocol);
+        let count = 1 + self.unacked.iter().position(|unacked| *unacked == seq).ok_or(Reset::Protocol)?;
+        let first = self.unacked.front().copied().unwrap_or(seq);
+        self.unacked.drain(..count);
+        for send in self.sends.iter_mut().take(self.advertised) {
+            // The numbers in between are all acknowledged, or were given back before.
+            if send.seq.is_some_and(|number| number.wrapping_sub(first) <= seq.wrapping_sub(first)) {
+                // Those that stay are given back, and what is behind one is not consumed before.
+                if send.persistent {
+                    return Err(Reset::Protocol);
+                }
+                send.ended = true;
+            }
         }
-        for _ in 0..=last {
-            let Some(send) = self.sends.pop_front() else { break };
-            self.advertised -= 1;
-            // A WITHDRAW that is under way will be answered; one that is not is needless now.
-            let first = self.asked.then(|| self.withdrawals.front().copied()).flatten();
-            self.withdrawals.retain(|withdrawn| Some(*withdrawn) != send.seq || Some(*withdrawn) == first);
-            self.done(send.op, Outcome::Sent);
-        }
+        self.end_sends();
         self.advertise();
         Ok(())
     }
@@ -409,10 +429,12 @@ impl Packets {
         self.withdrawals.pop_front();
         if dropped {
             let at = self.outstanding(seq).ok_or(Reset::Protocol)?;
+            self.unacked.retain(|unacked| *unacked != seq);
             self.advertised -= 1;
             if let Some(send) = self.sends.remove(at) {
                 self.done(send.op, Outcome::Cancelled);
             }
+            self.end_sends();
             self.advertise();
         }
         self.withdraw();
@@ -519,7 +541,7 @@ impl Packets {
 
     /// Acknowledge advertisements that are consumed, and end receives, both in order.
     fn settle(&mut self) {
-        let mut last = None;
+        let mut urgent = false;
         while let Some(first) = self.incoming.front()
             && first.closed
             && first.landed == first.assigned
@@ -527,16 +549,19 @@ impl Packets {
             && self.leaving != Some(first.seq)
             && self.dead.is_none()
         {
-            last = Some(first.seq);
-            if let Source::Slot(slot) = first.from {
-                self.outputs.push_back(Output::Free { slot });
+            self.owed = Some(first.seq);
+            self.owed_count += 1;
+            match first.from {
+                Source::Slot(slot) => self.outputs.push_back(Output::Free { slot }),
+                // It ends the send.
+                Source::Memory(_) => urgent = true,
             }
             self.incoming.pop_front();
         }
-        if let Some(seq) = last {
-            // One that waits for room is taken in by this one.
-            self.outputs.retain(|output| !matches!(output, Output::Send(Message::Ack { .. }, _)));
-            self.outputs.push_back(Output::Send(Message::Ack { seq }, None));
+        let credits = usize::from(self.ours.credits.min(self.theirs.credits));
+        let owed = usize::from(self.owed_count);
+        if urgent || owed > credits / 2 || owed > 0 && owed + self.incoming.len() >= credits {
+            self.give_back();
         }
         while let Some(first) = self.receives.front()
             && first.closed

@@ -5,7 +5,7 @@
 //! | byte | |
 //! |---|---|
 //! | 0-3 | magic, `exs!` |
-//! | 4 | version, 4 |
+//! | 4 | version, 5 |
 //! | 5 | kind: 1 SEQPACKET, 2 STREAM |
 //! | 6-7 | credits: advertisements and transfers that this end holds at a time, 1 to 1024 |
 //! | 8-11 | SEQPACKET: bytes of small data that this end takes in an advertisement, at most 65536 |
@@ -53,7 +53,7 @@ use super::table::Remote;
 use crate::stream::{Ack, LOW};
 
 /// Version of the protocol.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 /// Bytes of the private data.
 pub const HELLO: usize = 32;
 /// Bytes of a message's header.
@@ -414,12 +414,12 @@ mod tests {
 
     #[test]
     fn a_greeting_has_its_bytes() {
-        let bytes = *b"exs!\x04\x02\x01\x02\0\0\0\0\0\0\x80\0\x11\x22\x33\x44\x55\x66\x77\x88\xa1\xa2\xa3\xa4\0\0\0\0";
+        let bytes = *b"exs!\x05\x02\x01\x02\0\0\0\0\0\0\x80\0\x11\x22\x33\x44\x55\x66\x77\x88\xa1\xa2\xa3\xa4\0\0\0\0";
         assert_eq!(STREAM.emit(), bytes);
         assert_eq!(Hello::parse(&bytes), Ok(STREAM));
         // librdmacm hands out more than was sent (rdma_get_cm_event(3)).
         assert_eq!(Hello::parse(&[&bytes[..], &[0; 24]].concat()), Ok(STREAM));
-        let bytes = [&b"exs!\x04\x01\0\x03\0\0\x80\0"[..], &[0; 20]].concat();
+        let bytes = [&b"exs!\x05\x01\0\x03\0\0\x80\0"[..], &[0; 20]].concat();
         assert_eq!(PACKETS.emit(), bytes[..]);
         assert_eq!(Hello::parse(&bytes), Ok(PACKETS));
     }
@@ -437,6 +437,7 @@ mod tests {
         assert_eq!(with(STREAM, 0, b'E'), Err(HelloError::NoExs));
         assert_eq!(with(PACKETS, 4, 2), Err(HelloError::Version(2)), "version 2 had no PING");
         assert_eq!(with(PACKETS, 4, 3), Err(HelloError::Version(3)), "version 3 had no DATA");
+        assert_eq!(with(PACKETS, 4, 4), Err(HelloError::Version(4)), "version 4 had an ACK for each SMALL");
         // Version 1 had 16 bytes.
         assert_eq!(Hello::parse(b"exs!\x01\x02\x01\x02\0\0\x80\0\0\0\0\0"), Err(HelloError::Version(1)));
         for (at, byte) in [(5, 0), (5, 3), (6, 0xff), (8, 1), (11, 1), (12, 0x80), (28, 1), (31, 1)] {

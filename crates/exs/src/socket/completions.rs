@@ -1,9 +1,10 @@
 //! Completion queues that connections share, and the way from a completion to its connection.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
+use memory::biased::{Mutex, MutexGuard};
 use rdma::{CompChannel, Context, Cq, Wc};
 
 use super::{Socket, Stage};
@@ -21,7 +22,33 @@ pub(super) struct Shard {
     entries: usize,
     used: AtomicUsize,
     /// Held while completions are taken and handed on: those of a queue pair stay in their order.
-    polling: Mutex<()>,
+    polling: Mutex<Last>,
+    /// Threads that wait for `polling`: a thread that holds it while nothing comes gives it up.
+    waits: AtomicUsize,
+}
+
+/// The connection of the last completion, and the number of its queue pair: the next one is most often of the same.
+type Last = Option<(u32, Arc<Socket>)>;
+
+/// How completions are looked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum How {
+    /// Up to so many times for the first one, and a few are taken. A queue at which another thread looks is left to it.
+    Look(u32),
+    /// All that are there are taken.
+    All,
+    /// As `All`, and what comes later wakes the thread of the channel.
+    Arm,
+}
+
+impl Shard {
+    /// The turn of this thread, which may wait for others.
+    fn turn(&self) -> MutexGuard<'_, Last> {
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        let turn = self.polling.lock();
+        self.waits.fetch_sub(1, Ordering::Relaxed);
+        turn
+    }
 }
 
 /// Entries that a connection may fill.
@@ -50,6 +77,9 @@ pub(super) struct Completions {
     pub channel: Arc<CompChannel>,
     most: usize,
     shards: RwLock<Shards>,
+    /// The first of them, for as long as there are not several.
+    first: OnceLock<Arc<Shard>>,
+    several: AtomicBool,
     sockets: RwLock<HashMap<u32, Arc<Socket>>>,
 }
 
@@ -58,7 +88,8 @@ impl Completions {
         let channel = context.create_comp_channel()?;
         channel.set_nonblocking()?;
         let most = usize::try_from(context.query_device()?.max_cqe).unwrap_or(0).min(ENTRIES);
-        Ok(Completions { channel, most, shards: RwLock::default(), sockets: RwLock::default() })
+        let (shards, sockets, first) = (RwLock::default(), RwLock::default(), OnceLock::new());
+        Ok(Completions { channel, most, shards, first, several: AtomicBool::new(false), sockets })
     }
 
     fn shards(&self) -> Shards {
@@ -79,7 +110,11 @@ impl Completions {
         let cq = context.create_cq(entries as u32, Some(&self.channel), 0)?;
         // Nothing is in it yet, so the thread need not look first.
         cq.arm(false)?;
-        let shard = Arc::new(Shard { cq, entries, used: AtomicUsize::new(count), polling: Mutex::default() });
+        let (used, waits) = (AtomicUsize::new(count), AtomicUsize::new(0));
+        let shard = Arc::new(Shard { cq, entries, used, polling: Mutex::default(), waits });
+        if self.first.set(shard.clone()).is_err() {
+            self.several.store(true, Ordering::Release);
+        }
         *shards = Arc::new(shards.iter().chain([&shard]).cloned().collect());
         Ok(Places { shard, count })
     }
@@ -92,47 +127,73 @@ impl Completions {
     /// The queue pair is gone.
     pub fn leave(&self, qp: u32) {
         self.sockets.write().unwrap_or_else(PoisonError::into_inner).remove(&qp);
+        for shard in self.shards().iter() {
+            let mut last = shard.turn();
+            if last.as_ref().is_some_and(|(of, _)| *of == qp) {
+                *last = None;
+            }
+        }
     }
 
     fn socket(&self, qp: u32) -> Option<Arc<Socket>> {
         self.sockets.read().unwrap_or_else(PoisonError::into_inner).get(&qp).cloned()
     }
 
-    /// Hand completions on: a few, or with `arm` or `all` every one that is there; both also wait for a thread that is
-    /// doing so. With `arm`, what comes later wakes the thread of the channel. True if there was one. No socket may be
-    /// locked by the caller.
-    pub fn poll(&self, arm: bool, all: bool, closed: &mut Vec<Arc<Socket>>) -> bool {
+    /// Hand completions on; true if there was one. No socket may be locked by the caller.
+    pub fn poll(&self, how: How, closed: &mut Vec<Arc<Socket>>) -> bool {
+        let all = self.several.load(Ordering::Acquire).then(|| self.shards());
+        let first = self.first.get().map(std::slice::from_ref).unwrap_or_default();
+        let shards = all.as_ref().map_or(first, |all| all.as_slice());
         let mut any = false;
-        for shard in self.shards().iter() {
-            let _polling = match shard.polling.try_lock() {
-                Ok(guard) => guard,
-                Err(TryLockError::WouldBlock) if !arm && !all => continue,
-                _ => shard.polling.lock().unwrap_or_else(PoisonError::into_inner),
-            };
-            if arm {
+        for shard in shards {
+            let looks = matches!(how, How::Look(_));
+            if looks && shard.polling.is_locked() {
+                continue;
+            }
+            // Not by try_lock, with which the mutex would lean to no thread.
+            let mut last = if looks { shard.polling.lock() } else { shard.turn() };
+            if how == How::Arm {
                 // Before the look: what comes in between would wake no thread. A device that is gone: rdma_cm says so.
                 let _ = shard.cq.arm(false);
             }
+            let mut turns = if let (How::Look(turns), [_]) = (how, shards) { turns } else { 1 };
             let mut wcs = [Wc::default(); FEW];
-            while let Ok(count @ 1..) = shard.cq.poll(&mut wcs) {
-                any = true;
-                for wcs in wcs[..count].chunk_by(|a, b| a.qp_num() == b.qp_num()) {
-                    let Some(socket) = self.socket(wcs[0].qp_num()) else { continue };
-                    let mut inner = socket.inner();
-                    if let Some(end) = &mut inner.end {
-                        end.take(wcs);
+            // A look that must wait is for one completion, which costs the device less.
+            let mut most = FEW;
+            loop {
+                if let Ok(count @ 1..) = shard.cq.poll(&mut wcs[..most]) {
+                    any = true;
+                    self.hand_on(&mut last, &wcs[..count], closed);
+                    if looks {
+                        break;
                     }
-                    socket.step(&mut inner);
-                    if matches!(inner.stage, Stage::Closed) {
-                        drop(inner);
-                        closed.push(socket);
-                    }
+                    continue;
                 }
-                if !arm && !all {
+                (turns, most) = (turns - 1, 1);
+                if turns == 0 || shard.waits.load(Ordering::Relaxed) > 0 {
                     break;
                 }
             }
         }
         any
+    }
+
+    fn hand_on(&self, last: &mut Last, wcs: &[Wc], closed: &mut Vec<Arc<Socket>>) {
+        for wcs in wcs.chunk_by(|a, b| a.qp_num() == b.qp_num()) {
+            let number = wcs[0].qp_num();
+            if last.as_ref().is_none_or(|(of, _)| *of != number) {
+                *last = self.socket(number).map(|socket| (number, socket));
+            }
+            let Some((_, socket)) = last else { continue };
+            let mut inner = socket.inner();
+            if let Some(end) = &mut inner.end {
+                end.take(wcs);
+            }
+            socket.step(&mut inner);
+            if matches!(inner.stage, Stage::Closed) {
+                drop(inner);
+                closed.push(socket.clone());
+            }
+        }
     }
 }

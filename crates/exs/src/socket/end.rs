@@ -1,20 +1,23 @@
 //! The part of a connection that moves bytes: its queue pair, its slots, and the protocol between them.
 
-use std::collections::{HashMap, VecDeque};
+mod post;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
 use rdma::sys::IBV_WC_RECV_RDMA_WITH_IMM;
-use rdma::{Access, CmId, Data, Errno, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge};
-use rdma::{Status, Wc};
+use rdma::{Access, CmId, Data, Errno, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendOp, Sge, Status, Wc};
 
 use super::completions::Places;
 use super::keys::Keys;
+use super::pending::Pending;
 use super::queue::{Event, EventKind, Queue};
 use super::shared::Device;
 use super::{Memory, Options};
-use crate::protocol::{Buffer, Connection, Done, HEADER, Kind, Message, Op, Outcome, Output, Refused, Remote, Reset};
-use crate::protocol::{Transferred, Write};
+use crate::protocol::{
+    Buffer, Connection, Done, HEADER, Kind, Op, Outcome, Output, Refused, Remote, Reset, Transferred,
+};
 
 /// Bits 56-63 of a wr_id: what was posted. Bits 0-31 are the slot, bits 32-39 the requests in front of it that have no
 /// completion of their own.
@@ -28,6 +31,8 @@ const TAKE: u64 = 5 << 56;
 const GIVE: u64 = 6 << 56;
 /// A WRITE whose SEND follows; it completes only with an error.
 const PART: u64 = 7 << 56;
+/// A SEND with small data that do not go with the request.
+const SMALL: u64 = 8 << 56;
 const KINDS: u64 = 0xff << 56;
 
 /// The slot of a request that has none.
@@ -36,11 +41,22 @@ const NO_SLOT: u64 = u32::MAX as u64;
 /// value at once, which is one copy. A shorter one is a WRITE with immediate: one request.
 const LONG: u64 = 128 << 10;
 
+/// The number of an operation that was over with its call.
+const AT_ONCE: u64 = u64::MAX;
+
 /// Requests that one output may need: a key is taken back and given, and a message sent.
 const FEW: usize = 3;
 
+/// The most bytes of a message that go with the request, if the device has room for them: no more than the shortest
+/// packet of a device takes (IBTA vol. 1, 9.6.2).
+const INLINE: usize = 256;
+/// Receives beyond those that the protocol needs: so many slots may wait to be posted again.
+const SPARE: usize = 8;
+/// The most requests in a row without a completion of their own; not more than a wr_id can say.
+const SILENT: usize = 64;
+
 /// An operation that is not done.
-struct Pending {
+struct Operation {
     queue: Arc<Queue>,
     handle: u64,
     kind: EventKind,
@@ -59,21 +75,28 @@ struct Leaving {
 /// A queue pair with its memory; [`End::start`] adds the protocol.
 pub(super) struct End {
     pub qp: Arc<Qp>,
-    /// A header may go with the request itself.
-    inline: bool,
+    /// The most bytes of a message that go with the request itself; 0 if not even a header may.
+    inline: usize,
     slots: Arc<Mr>,
     /// The ring of a stream.
     ring: Option<Arc<Mr>>,
     /// Bytes of a receive slot. Send slots, of a header each, are behind the receive slots.
     slot: usize,
     receive_slots: usize,
+    /// Receive slots that are to be posted again, not more than the peer can do without.
+    spare: Vec<u32>,
     free_sends: Vec<usize>,
     /// Requests in the send queue, and how many it takes.
     posted: usize,
     room: usize,
+    /// Those behind the last one that has a completion of its own.
+    silent: usize,
+    /// From now on each has one: the end waits for all.
+    shut: bool,
     protocol: Option<Connection>,
-    pending: HashMap<u64, Pending>,
-    next: u64,
+    pending: Pending<Operation>,
+    /// The sends of small data that the device has not taken.
+    smalls: VecDeque<Op>,
     keys: Keys,
     leaving: VecDeque<Leaving>,
     /// Behind the queue pair: its completions have places until it is gone.
@@ -105,7 +128,7 @@ impl End {
     /// A queue pair in state INIT for a connection of `id`.
     pub fn new(device: &Device, id: &CmId, options: &Options) -> rdma::Result<End> {
         let settings = options.settings();
-        let receive_slots = Connection::slots(&settings, options.credits) as usize;
+        let receive_slots = Connection::slots(&settings, options.credits) as usize + SPARE;
         let sends = receive_slots + 8;
         let room = FEW * sends + usize::from(options.reads).max(options.credits.into());
         let places = device.completions.places(&device.context, room + receive_slots)?;
@@ -114,17 +137,17 @@ impl End {
             max_recv_wr: receive_slots as u32,
             max_send_sge: 2,
             max_recv_sge: 1,
-            max_inline_data: HEADER as u32,
+            max_inline_data: INLINE as u32,
         };
         let (send_cq, recv_cq) = (Some(places.cq()), Some(places.cq()));
         let options_of_qp =
             |cap| QpOptions { qp_type: QpType::Rc, send_cq, recv_cq, srq: None, xrcd: None, cap, sq_sig_all: false };
-        // A device may have no inline data.
-        let qp = device.pd.create_qp(&options_of_qp(cap));
-        let (qp, inline) = match qp {
-            Ok(qp) => (qp, true),
-            Err(_) => (device.pd.create_qp(&options_of_qp(QpCap { max_inline_data: 0, ..cap }))?, false),
+        // A device may have less inline data, or none.
+        let make = |inline: usize| {
+            let cap = QpCap { max_inline_data: inline as u32, ..cap };
+            device.pd.create_qp(&options_of_qp(cap)).map(|qp| (qp, inline))
         };
+        let (qp, inline) = make(INLINE).or_else(|_| make(HEADER)).or_else(|_| make(0))?;
         let stream = settings.kind == Kind::Stream;
         id.init_qp(&qp, if stream { Access::REMOTE_WRITE } else { Access::REMOTE_READ })?;
         let slot = HEADER + settings.small as usize;
@@ -139,12 +162,15 @@ impl End {
             ring,
             slot,
             receive_slots,
+            spare: Vec::with_capacity(SPARE),
             free_sends: (0..sends).collect(),
             posted: 0,
             room,
+            silent: 0,
+            shut: false,
             protocol: None,
-            pending: HashMap::new(),
-            next: 1,
+            pending: Pending::new(),
+            smalls: VecDeque::new(),
             keys,
             leaving: VecDeque::new(),
             _places: places,
@@ -178,8 +204,14 @@ impl End {
         buffer: Part,
         to: (&Arc<Queue>, u64),
     ) -> Result<u64, Errno> {
+        if kind == EventKind::Send
+            && !buffer.persistent
+            && let Some(done) = self.send_at_once(memory, buffer, to)
+        {
+            return done.map(|()| AT_ONCE);
+        }
         let protocol = self.protocol.as_mut().ok_or(Errno(libc::ENOTCONN))?;
-        let op = self.next;
+        let op = self.pending.next();
         let at = Buffer { region: op, offset: buffer.offset as u64, len: buffer.len as u64 };
         let begun = match kind {
             _ if buffer.peek => protocol.peek(Op(op), at),
@@ -187,11 +219,32 @@ impl End {
             _ => protocol.receive(Op(op), at, buffer.wait_all),
         };
         begun.map_err(refused)?;
-        self.next += 1;
         let (queue, handle) = (to.0.clone(), to.1);
-        self.pending.insert(op, Pending { queue, handle, kind, len: at.len, memory: memory.clone() });
+        self.pending.insert(Operation { queue, handle, kind, len: at.len, memory: memory.clone() });
         self.act();
+        self.post_spare();
         Ok(op)
+    }
+
+    /// A send whose data go with the request: it is over. `None`: it is to be begun.
+    fn send_at_once(&mut self, memory: &Memory, part: Part, to: (&Arc<Queue>, u64)) -> Option<Result<(), Errno>> {
+        if HEADER + part.len > self.inline || self.posted + FEW > self.room {
+            return None;
+        }
+        let message = self.protocol.as_mut()?.send_at_once(part.len as u64)?;
+        if self.send_inline(message, &memory.mr, part.offset, part.len).is_err() {
+            self.reset(Reset::Peer);
+            return Some(Err(Errno(libc::ECONNRESET)));
+        }
+        let event = Event::new(EventKind::Send, to.1, Ok(part.len as u64));
+        if self.leaving.is_empty() {
+            to.0.put(event);
+        } else {
+            self.leaving.push_back(Leaving { queue: to.0.clone(), event, waits: false });
+        }
+        // While the message travels.
+        self.post_spare();
+        Some(Ok(()))
     }
 
     /// See [`Connection::cancel`].
@@ -209,8 +262,19 @@ impl End {
         self.act();
     }
 
+    /// Post the slots of consumed messages again.
+    fn post_spare(&mut self) {
+        while let Some(slot) = self.spare.pop() {
+            if self.post_receive(slot).is_err() {
+                self.reset(Reset::Peer);
+                return;
+            }
+        }
+    }
+
     /// Send nothing more. ENOTCONN: there is no connection.
     pub fn shutdown(&mut self) -> Result<(), Errno> {
+        self.shut = true;
         self.protocol.as_mut().ok_or(Errno(libc::ENOTCONN))?.shutdown();
         self.act();
         Ok(())
@@ -263,7 +327,8 @@ impl End {
 
     /// A piece of time has passed: see [`Connection::tick`].
     pub fn tick(&mut self, passed: Duration, timeout: Duration) {
-        let waits = !self.is_done() || self.posted > 0;
+        // What has no completion of its own is waited for by no operation.
+        let waits = !self.is_done() || self.posted > self.silent;
         let Some(protocol) = &mut self.protocol else { return };
         match protocol.tick(passed, timeout, waits) {
             Ok(()) => self.act(),
@@ -290,7 +355,7 @@ impl End {
             let count = 1 + (wc.wr_id() >> 32 & 0xff) as usize;
             self.posted = self.posted.saturating_sub(count);
         }
-        if matches!(kind, SEND | WRITE) && slot != NO_SLOT {
+        if matches!(kind, SEND | SMALL | WRITE) && slot != NO_SLOT {
             self.free_sends.push(slot as usize);
         }
         match kind {
@@ -305,6 +370,11 @@ impl End {
                     None => {}
                 }
                 return Ok(());
+            }
+            SMALL if good => {
+                if let Some(op) = self.smalls.pop_front() {
+                    protocol.small_done(op);
+                }
             }
             TAKE if good => {
                 self.keys.taken();
@@ -352,7 +422,7 @@ impl End {
     }
 
     fn memory(&self, buffer: Buffer) -> Option<&Arc<Memory>> {
-        self.pending.get(&buffer.region).map(|pending| &pending.memory)
+        self.pending.get(buffer.region).map(|pending| &pending.memory)
     }
 
     fn sge(&self, buffer: Buffer) -> Option<Sge> {
@@ -395,74 +465,24 @@ impl End {
                 }
                 Ok(())
             }
-            Output::Free { slot } => self.post_receive(slot),
+            Output::Free { slot } => {
+                self.spare.push(slot);
+                if self.spare.len() == SPARE {
+                    self.post_spare();
+                }
+                Ok(())
+            }
             Output::Done(done) => self.done(done),
         }
-    }
-
-    /// WRITE, and tell the peer.
-    fn write(&mut self, Write { from, to: Remote { addr, rkey }, imm }: Write) -> rdma::Result<()> {
-        let Some(sge) = self.sge(from) else { return Ok(()) };
-        if from.len < LONG {
-            return self.post(WRITE | NO_SLOT, SendOp::WriteImm { addr, rkey, imm }, Data::Sges(&[sge]));
-        }
-        let Some(slot) = self.free_sends.pop() else { return Ok(()) };
-        let op = SendOp::Write { addr, rkey };
-        let flags = SendFlags::empty();
-        self.qp.post_send(&SendWr { flags, ..SendWr::new(PART, op, Data::Sges(&[sge])) })?;
-        self.posted += 1;
-        // Bounded by MAX_LEN.
-        self.send_header(WRITE | 1 << 32 | slot as u64, slot, Message::Data { imm, len: from.len as u32 }, None)
-    }
-
-    /// Send a message, with what it names.
-    fn send_message(&mut self, message: Message, buffer: Option<Buffer>) -> rdma::Result<()> {
-        let Some(slot) = self.free_sends.pop() else { return Ok(()) };
-        let (mut message, mut data, mut before) = (message, None, 0);
-        if let Some(buffer) = buffer {
-            let access = match message {
-                Message::Advert { .. } => Some(Access::REMOTE_READ),
-                Message::Offer { .. } => Some(Access::REMOTE_WRITE),
-                _ => None,
-            };
-            if let Some(access) = access {
-                let Some(memory) = self.memory(buffer).cloned() else { return Ok(()) };
-                let mr = memory.region(buffer.len as usize);
-                let (place, posted) = self.keys.give(&self.qp, mr, buffer, access, GIVE)?;
-                (message, before) = (message.named(place), posted);
-            } else if buffer.len > 0 {
-                // By the adapter, which finds out if the program has unmapped it.
-                data = self.sge(buffer);
-            }
-        }
-        self.posted += before;
-        self.send_header(SEND | (before as u64) << 32 | slot as u64, slot, message, data)
-    }
-
-    /// SEND a header from a slot, unless it goes with the request, and data behind it.
-    fn send_header(&mut self, wr_id: u64, slot: usize, message: Message, data: Option<Sge>) -> rdma::Result<()> {
-        if data.is_none() && self.inline {
-            return self.post(wr_id, SendOp::Send, Data::Inline(&[&message.emit()]));
-        }
-        let at = self.receive_slots * self.slot + slot * HEADER;
-        self.slots.write(at, &message.emit());
-        let header = self.slots.sge(at, HEADER);
-        let sges = [header, data.unwrap_or(header)];
-        self.post(wr_id, SendOp::Send, Data::Sges(&sges[..1 + usize::from(data.is_some())]))
-    }
-
-    fn post(&mut self, wr_id: u64, op: SendOp<'_>, data: Data<'_>) -> rdma::Result<()> {
-        let wr = SendWr { flags: SendFlags::SIGNALED, ..SendWr::new(wr_id, op, data) };
-        self.qp.post_send(&wr)?;
-        self.posted += 1;
-        Ok(())
     }
 
     /// Tell the program, as soon as the peer has no key of the operation any more.
     fn done(&mut self, Done { op, outcome }: Done) -> rdma::Result<()> {
         let waits = self.keys.take(&self.qp, op.0, TAKE)?;
-        self.posted += usize::from(waits);
-        let Some(Pending { queue, handle, kind, len, .. }) = self.pending.remove(&op.0) else { return Ok(()) };
+        if waits {
+            self.posted += 1;
+        }
+        let Some(Operation { queue, handle, kind, len, .. }) = self.pending.remove(op.0) else { return Ok(()) };
         let mut event = Event::new(kind, handle, Ok(0));
         match outcome {
             Outcome::Sent => event.result = Ok(len),

@@ -82,6 +82,9 @@ impl Keys {
 
     /// Take the access back; its completion, with `wr_id`, ends in [`Keys::taken`]. False: there is none.
     pub fn take(&mut self, qp: &Qp, op: u64, wr_id: u64) -> rdma::Result<bool> {
+        if self.bound.is_empty() {
+            return Ok(false);
+        }
         let Some(window) = self.bound.remove(&op) else { return Ok(false) };
         post(qp, wr_id, SendOp::LocalInv(window.rkey), SendFlags::SIGNALED)?;
         self.leaving.push_back(window);

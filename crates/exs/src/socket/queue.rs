@@ -1,10 +1,11 @@
 //! Event queues.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use memory::biased::{Mutex, MutexGuard};
 use rdma::Errno;
 use rustix::thread::futex;
 use rustix::time::Timespec;
@@ -13,7 +14,11 @@ use super::shared::{Shared, Sleeps};
 use super::{Socket, not_in_child};
 
 /// The time for which a thread that waits looks at the wire itself before it sleeps.
-const LOOK: Duration = Duration::from_micros(150);
+const SHORT: Duration = Duration::from_micros(150);
+/// Looks between two readings of the clock.
+const TURNS: u32 = 128;
+const NOTIFY: u8 = WaitMode::Notify as u8;
+const BUSY_POLL: u8 = WaitMode::BusyPoll as u8;
 /// The longest sleep. A sleep with a limit ends at every signal that has a handler; one without goes on if the handler
 /// has SA_RESTART (signal(7), futex(2)).
 const LONGEST: Duration = Duration::from_secs(3600);
@@ -61,6 +66,7 @@ impl Event {
 
 /// How a thread waits for events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[repr(u8)]
 pub enum WaitMode {
     /// Look at the wire for a short time, then sleep.
     #[default]
@@ -84,7 +90,6 @@ struct State {
     /// Threads that sleep, and the fewest events that one of them waits for.
     sleepers: usize,
     wanted: usize,
-    waiting: WaitMode,
     bell: Option<Bell>,
     /// There while the bell is.
     bell_sleeps: Option<Sleeps>,
@@ -109,25 +114,31 @@ impl State {
 
 /// A queue of events. An operation reserves a place, so no event is lost.
 pub struct Queue {
-    shared: Weak<Shared>,
+    /// None: it moves no bytes.
+    shared: Option<Arc<Shared>>,
     state: Mutex<State>,
+    /// A [`WaitMode`].
+    waiting: AtomicU8,
+    /// The number of events; written with the lock.
+    count: AtomicUsize,
     /// Changes with every event: the word on which threads sleep.
     came: AtomicU32,
 }
 
 impl Queue {
-    pub(super) fn new(shared: Weak<Shared>, depth: usize) -> Queue {
+    pub(super) fn new(shared: Option<Arc<Shared>>, depth: usize) -> Queue {
         let state = State { depth, threshold: 1, ..State::default() };
-        Queue { shared, state: Mutex::new(state), came: AtomicU32::new(0) }
+        let (waiting, count, came) = (AtomicU8::new(WaitMode::default() as u8), AtomicUsize::new(0), AtomicU32::new(0));
+        Queue { shared, state: Mutex::new(state), waiting, count, came }
     }
 
     /// A queue for operations of the holder alone, which moves no bytes. EINVAL: a depth of 0.
     pub fn alone(depth: usize) -> Result<Arc<Queue>, Errno> {
-        if depth == 0 { Err(Errno(libc::EINVAL)) } else { Ok(Arc::new(Queue::new(Weak::new(), depth))) }
+        if depth == 0 { Err(Errno(libc::EINVAL)) } else { Ok(Arc::new(Queue::new(None, depth))) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Take a place. EAGAIN: there is none. EBADF: this process is the child of a fork(2).
@@ -151,7 +162,9 @@ impl Queue {
         let mut state = self.state();
         state.events.push_back(event);
         state.ring(false);
-        self.came.fetch_add(1, Ordering::Relaxed);
+        self.count.store(state.events.len(), Ordering::Release);
+        // No other thread writes: the lock is held.
+        self.came.store(self.came.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         if state.sleepers > 0 && state.events.len() >= state.wanted {
             drop(state);
             // It fails for no word that is mapped.
@@ -184,14 +197,14 @@ impl Queue {
 
     /// Change how threads wait that come from now on.
     pub fn set_waiting(&self, waiting: WaitMode) {
-        self.state().waiting = waiting;
+        self.waiting.store(waiting as u8, Ordering::Relaxed);
     }
 
     /// Have a bell rung when `threshold` events are there (0 counts as 1), and silenced when fewer are. After a call
     /// that takes events and leaves as many, it rings again.
     pub fn set_bell(&self, threshold: usize, bell: Option<Bell>) {
         // A program that waits for the bell need not look at the wire.
-        let sleeps = bell.is_some().then(|| self.shared.upgrade()).flatten().map(|shared| shared.begin_sleep());
+        let sleeps = self.shared.as_ref().filter(|_| bell.is_some()).map(Shared::begin_sleep);
         let mut state = self.state();
         (state.threshold, state.bell, state.rung) = (threshold.max(1), bell, false);
         let before = std::mem::replace(&mut state.bell_sleeps, sleeps);
@@ -202,7 +215,7 @@ impl Queue {
 
     /// Events that wait.
     pub fn len(&self) -> usize {
-        self.state().events.len()
+        self.count.load(Ordering::Acquire)
     }
 
     /// True if no event waits.
@@ -213,47 +226,70 @@ impl Queue {
     /// Wait until `least` events are there or the time is over (`None`: for ever), and take up to `most`. Without
     /// `least` the call does not wait. A signal does not end the wait. The child of a fork(2) gets none.
     pub fn dequeue(&self, most: usize, least: usize, timeout: Option<Duration>) -> Vec<Event> {
-        let since = Instant::now();
-        loop {
-            let left = timeout.map(|timeout| timeout.saturating_sub(since.elapsed()));
-            match self.take(most, least, left) {
-                Ok(events) => return events,
-                Err(Errno(libc::EINTR)) => {}
-                Err(_) => return Vec::new(),
-            }
+        let mut events = Vec::new();
+        self.dequeue_into(&mut events, most, least, timeout);
+        events
+    }
+
+    /// As [`Queue::dequeue`]; the events are added to a list.
+    pub fn dequeue_into(&self, out: &mut Vec<Event>, most: usize, least: usize, timeout: Option<Duration>) {
+        let since = timeout.map(|_| Instant::now());
+        let mut left = timeout;
+        while let Err(Errno(libc::EINTR)) = self.take_into(out, most, least, left) {
+            left = timeout.zip(since).map(|(timeout, since)| timeout.saturating_sub(since.elapsed()));
         }
     }
 
     /// As [`Queue::dequeue`]. EINTR: a signal has ended the sleep before there were enough events, and none is taken.
     /// EBADF: as [`Queue::reserve`].
     pub fn take(&self, most: usize, least: usize, timeout: Option<Duration>) -> Result<Vec<Event>, Errno> {
+        let mut events = Vec::new();
+        self.take_into(&mut events, most, least, timeout)?;
+        Ok(events)
+    }
+
+    /// As [`Queue::take`]; the events are added to a list.
+    pub fn take_into(
+        &self,
+        out: &mut Vec<Event>,
+        most: usize,
+        least: usize,
+        timeout: Option<Duration>,
+    ) -> Result<(), Errno> {
         not_in_child()?;
-        let since = Instant::now();
+        // The clock is read when a look has found too little: the reading costs as much as many looks.
+        let mut began = None;
         let least = least.min(most);
-        let look = match self.state().waiting {
-            WaitMode::Adaptive => Some(timeout.map_or(LOOK, |timeout| timeout.min(LOOK))),
-            WaitMode::Notify => Some(Duration::ZERO),
-            WaitMode::BusyPoll => timeout,
+        let look = match self.waiting.load(Ordering::Relaxed) {
+            NOTIFY => Some(Duration::ZERO),
+            BUSY_POLL => timeout,
+            _ => Some(timeout.map_or(SHORT, |timeout| timeout.min(SHORT))),
         };
-        let shared = self.shared.upgrade();
-        if let Some(shared) = &shared {
+        if let Some(shared) = &self.shared {
             let _polls = shared.begin_poll();
+            // A thread that need not wait looks once: a program that always finds events moves bytes, too.
+            let waits = self.len() < least && look != Some(Duration::ZERO);
+            let turns = if waits { TURNS } else { 1 };
             loop {
-                shared.progress(false);
-                if self.len() >= least || look.is_some_and(|look| since.elapsed() >= look) {
+                shared.progress_soon(turns);
+                if self.len() >= least {
                     break;
                 }
-                std::hint::spin_loop();
+                let since = *began.get_or_insert_with(Instant::now);
+                if look.is_some_and(|look| look.is_zero() || since.elapsed() >= look) {
+                    break;
+                }
             }
         }
         let mut sleeps = None;
         let mut state = self.state();
         while state.events.len() < least {
+            let since = *began.get_or_insert_with(Instant::now);
             let left = timeout.map_or(LONGEST, |timeout| timeout.saturating_sub(since.elapsed()).min(LONGEST));
             if left.is_zero() {
                 break;
             }
-            if let (None, Some(shared)) = (&sleeps, &shared) {
+            if let (None, Some(shared)) = (&sleeps, &self.shared) {
                 drop(state);
                 sleeps = Some(shared.begin_sleep());
                 state = self.state();
@@ -273,10 +309,14 @@ impl Queue {
         }
         let count = most.min(state.events.len());
         state.places -= count;
-        let events = state.events.drain(..count).collect();
+        match count {
+            1 => out.extend(state.events.pop_front()),
+            _ => out.extend(state.events.drain(..count)),
+        }
+        self.count.store(state.events.len(), Ordering::Release);
         if count > 0 {
             state.ring(true);
         }
-        Ok(events)
+        Ok(())
     }
 }

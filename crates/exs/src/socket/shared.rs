@@ -6,13 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use memory::biased;
 use rdma::sys::cma::*;
 use rdma::{CmEvent, CmId, CmParam, Context, Errno, EventChannel, Library, Pd};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::OwnedFd;
 use rustix::time::Timespec;
 
-use super::completions::Completions;
+use super::completions::{Completions, How};
 use super::end::End;
 use super::keys::Keys;
 use super::queue::{Event, EventKind};
@@ -25,6 +26,9 @@ const RNR_RETRIES: u8 = 2;
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 /// Pieces of time in a connection's timeout.
 const BEATS: u32 = 8;
+/// One look, and the threads that look, in [`Shared::looks`].
+const LOOK: u64 = 1 << 16;
+const POLLS: u64 = LOOK - 1;
 /// For each step of resolving an address, in milliseconds.
 const RESOLVE: u16 = 2000;
 
@@ -46,9 +50,7 @@ pub(super) struct Shared {
     listeners: Mutex<HashMap<u64, Arc<Listener>>>,
     /// The cookie of the next socket or listener.
     next: AtomicU64,
-    /// Threads of the program that look at the wire.
-    polls: AtomicUsize,
-    /// How often one has ended its look.
+    /// Bits 0-15: threads of the program that look at the wire. The others: how often one has ended its look.
     looks: AtomicU64,
     /// The thread looks every [`TICK`] whether the program still does. Arming for each look would cost more than the
     /// look.
@@ -69,15 +71,14 @@ pub(super) struct Polls<'a>(&'a Shared);
 impl Drop for Polls<'_> {
     fn drop(&mut self) {
         let shared = self.0;
-        // Before `polls`: the thread that sees no one polling sees this look too.
-        shared.looks.fetch_add(1, Ordering::SeqCst);
-        if shared.polls.fetch_sub(1, Ordering::SeqCst) > 1 {
+        if shared.looks.fetch_add(LOOK - 1, Ordering::SeqCst) & POLLS > 1 {
             return;
         }
         if shared.is_awaited() {
             // Nothing came since the last look, or this one finds it; what comes later wakes the thread.
-            shared.progress(true);
-        } else if !shared.watching.swap(true, Ordering::SeqCst) {
+            shared.progress();
+        } else if !shared.watching.load(Ordering::SeqCst) && !shared.watching.swap(true, Ordering::SeqCst) {
+            // A thread that is about to store false looks after that, and arms.
             shared.wake_up();
         }
     }
@@ -117,7 +118,6 @@ impl Shared {
             sockets: Mutex::default(),
             listeners: Mutex::default(),
             next: AtomicU64::new(1),
-            polls: AtomicUsize::new(0),
             looks: AtomicU64::new(0),
             watching: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
@@ -134,6 +134,8 @@ impl Shared {
 
     /// Wait for the wire, and serve it while no thread of the program does.
     pub fn run(self: &Arc<Self>) {
+        // The locks of the data path lean to the thread of the program that moves bytes.
+        biased::permit();
         let (mut seen, mut last) = (0, Instant::now());
         while !self.stopped.load(Ordering::SeqCst) {
             let mut fds = [
@@ -153,10 +155,12 @@ impl Shared {
                 self.tell_of_change();
             }
             let looks = self.looks.load(Ordering::SeqCst);
-            let alone = self.polls.load(Ordering::SeqCst) == 0 && (self.is_awaited() || looks == seen);
+            let alone = looks & POLLS == 0 && (self.is_awaited() || looks == seen);
             // Before arming: a look that ends from now on starts the watch again.
             self.watching.store(!alone, Ordering::SeqCst);
-            self.progress(alone);
+            if alone {
+                self.progress();
+            }
             seen = looks;
             last = self.beat(last);
         }
@@ -187,7 +191,7 @@ impl Shared {
             return last;
         }
         // What came before the piece's end is no silence.
-        self.look(false, true);
+        self.look(How::All);
         let sockets: Vec<_> = {
             let sockets = lock(&self.sockets);
             // Under the lock: a socket that comes later changes it again.
@@ -237,10 +241,10 @@ impl Shared {
 
     /// Have events brought by the thread until the result is dropped. No queue and no socket may be locked.
     pub fn begin_sleep(self: &Arc<Self>) -> Sleeps {
-        // Before `polls` is read: a look that ends later sees it, and arms.
+        // Before `looks` is read: a look that ends later sees it, and arms.
         self.sleepers.fetch_add(1, Ordering::SeqCst);
-        if self.polls.load(Ordering::SeqCst) == 0 {
-            self.progress(true);
+        if self.looks.load(Ordering::SeqCst) & POLLS == 0 {
+            self.progress();
         }
         Sleeps(self.clone())
     }
@@ -269,19 +273,23 @@ impl Shared {
     }
 
     pub fn begin_poll(&self) -> Polls<'_> {
-        self.polls.fetch_add(1, Ordering::SeqCst);
+        self.looks.fetch_add(1, Ordering::SeqCst);
         Polls(self)
     }
 
-    /// Move bytes of all connections. With `arm` the thread is woken by the next completion.
-    pub fn progress(&self, arm: bool) {
-        self.look(arm, false);
+    /// Move bytes of all connections. The next completion wakes the thread.
+    pub fn progress(&self) {
+        self.look(How::Arm);
     }
 
-    /// As [`Shared::progress`]; `all` waits for completions that another thread has taken.
-    fn look(&self, arm: bool, all: bool) {
+    /// Move bytes of all connections, looking up to `turns` times for the first completion.
+    pub fn progress_soon(&self, turns: u32) {
+        self.look(How::Look(turns));
+    }
+
+    fn look(&self, how: How) {
         let mut closed = Vec::new();
-        if self.device.completions.poll(arm, all, &mut closed) {
+        if self.device.completions.poll(how, &mut closed) {
             self.tell_of_change();
         }
         for socket in closed {
@@ -341,7 +349,7 @@ impl Shared {
         tell: To,
     ) -> rdma::Result<Arc<Socket>> {
         let Bound { number, id } = from.map_or_else(|| self.id(), Ok)?;
-        let inner = Mutex::new(Inner { stage: Stage::Connecting(tell), end: None, waited: None });
+        let inner = biased::Mutex::new(Inner { stage: Stage::Connecting(tell), end: None, waited: None });
         let socket = self.socket(number, options, inner, id);
         lock(&self.sockets).insert(number, socket.clone());
         self.pace(options.timeout);
@@ -352,7 +360,13 @@ impl Shared {
         Ok(socket)
     }
 
-    fn socket(self: &Arc<Self>, number: u64, options: Options, inner: Mutex<Inner>, id: Arc<CmId>) -> Arc<Socket> {
+    fn socket(
+        self: &Arc<Self>,
+        number: u64,
+        options: Options,
+        inner: biased::Mutex<Inner>,
+        id: Arc<CmId>,
+    ) -> Arc<Socket> {
         let (qp, shared) = (AtomicU32::new(0), Arc::downgrade(self));
         let timeout = AtomicU64::new(nanos(options.timeout));
         Arc::new(Socket { number, options, qp, timeout, inner, id, shared })
@@ -382,7 +396,7 @@ impl Shared {
         }
         let Some(socket) = lock(&self.sockets).get(&event.cookie).cloned() else { return };
         // What the peer has sent before it went is there.
-        self.look(false, true);
+        self.look(How::All);
         let mut inner = socket.inner();
         let failed = match event.kind {
             RDMA_CM_EVENT_ADDR_RESOLVED => socket.id.resolve_route(RESOLVE).err().map(|error| error.errno),
@@ -498,7 +512,7 @@ impl Shared {
         let mut end = End::new(&self.device, &id, &options).map_err(errno)?;
         id.set_cookie(number);
         let hello = Hello { settings: options.settings(), ring: end.ring() }.emit();
-        let inner = Mutex::new(Inner { stage: Stage::Accepting(to), end: None, waited: None });
+        let inner = biased::Mutex::new(Inner { stage: Stage::Accepting(to), end: None, waited: None });
         let socket = self.socket(number, options, inner, id);
         let mut inner = socket.inner();
         // Its events may come as soon as the peer is answered.

@@ -57,9 +57,9 @@ pub fn events(queue: &Queue, most: usize) -> Result<Vec<Event>, String> {
     Ok(events)
 }
 
-/// As [`events`], into a list.
+/// As [`events`], into an empty list.
 pub fn more(queue: &Queue, most: usize, events: &mut Vec<Event>) -> Result<(), String> {
-    *events = queue.dequeue(most, 1, Some(PATIENCE));
+    queue.dequeue_into(events, most, 1, Some(PATIENCE));
     if events.is_empty() {
         return Err(format!("no event within {} s", PATIENCE.as_secs()));
     }

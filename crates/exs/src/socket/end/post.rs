@@ -1,0 +1,107 @@
+//! The requests of an end: messages, with what they name or carry, and WRITEs.
+
+use rdma::{Access, Data, Mr, SendFlags, SendOp, SendWr, Sge};
+
+use super::{End, GIVE, INLINE, LONG, NO_SLOT, PART, SEND, SILENT, SMALL, WRITE};
+use crate::protocol::{Buffer, HEADER, Message, Op, Remote, Write};
+
+impl End {
+    /// WRITE, and tell the peer.
+    pub(super) fn write(&mut self, Write { from, to: Remote { addr, rkey }, imm }: Write) -> rdma::Result<()> {
+        let Some(sge) = self.sge(from) else { return Ok(()) };
+        if from.len < LONG {
+            return self.post(WRITE | NO_SLOT, SendOp::WriteImm { addr, rkey, imm }, Data::Sges(&[sge]));
+        }
+        let op = SendOp::Write { addr, rkey };
+        let flags = SendFlags::empty();
+        self.qp.post_send(&SendWr { flags, ..SendWr::new(PART, op, Data::Sges(&[sge])) })?;
+        self.posted += 1;
+        self.silent += 1;
+        // Bounded by MAX_LEN.
+        self.send_header(WRITE, Message::Data { imm, len: from.len as u32 }, None)
+    }
+
+    /// Send a message, with what it names.
+    pub(super) fn send_message(&mut self, message: Message, buffer: Option<Buffer>) -> rdma::Result<()> {
+        let (mut message, mut data, mut before) = (message, None, 0);
+        let small = matches!(message, Message::Small { .. });
+        let kind = if small { SMALL } else { SEND };
+        if let Some(buffer) = buffer {
+            let access = match message {
+                Message::Advert { .. } => Some(Access::REMOTE_READ),
+                Message::Offer { .. } => Some(Access::REMOTE_WRITE),
+                _ => None,
+            };
+            if let Some(access) = access {
+                let Some(memory) = self.memory(buffer).cloned() else { return Ok(()) };
+                let mr = memory.region(buffer.len as usize);
+                let (place, posted) = self.keys.give(&self.qp, mr, buffer, access, GIVE)?;
+                (message, before) = (message.named(place), posted);
+            } else if HEADER + buffer.len as usize <= self.inline {
+                let Some(memory) = self.memory(buffer).cloned() else { return Ok(()) };
+                self.send_inline(message, &memory.mr, buffer.offset as usize, buffer.len as usize)?;
+                if let Some(protocol) = &mut self.protocol {
+                    protocol.small_done(Op(buffer.region));
+                }
+                return Ok(());
+            } else if buffer.len > 0 {
+                // By the adapter, which finds out if the program has unmapped it.
+                data = self.sge(buffer);
+            }
+        }
+        self.posted += before;
+        self.silent += before;
+        if small {
+            self.smalls.extend(buffer.map(|buffer| Op(buffer.region)));
+        }
+        self.send_header(kind, message, data)
+    }
+
+    /// SEND a header, from a slot unless it goes with the request, and data behind it.
+    fn send_header(&mut self, kind: u64, message: Message, data: Option<Sge>) -> rdma::Result<()> {
+        if data.is_none() && self.inline >= HEADER {
+            return self.post(kind | NO_SLOT, SendOp::Send, Data::Inline(&[&message.emit()]));
+        }
+        let Some(slot) = self.free_sends.pop() else { return Ok(()) };
+        let at = self.receive_slots * self.slot + slot * HEADER;
+        self.slots.write(at, &message.emit());
+        let header = self.slots.sge(at, HEADER);
+        let sges = [header, data.unwrap_or(header)];
+        self.post(kind | slot as u64, SendOp::Send, Data::Sges(&sges[..1 + usize::from(data.is_some())]))
+    }
+
+    /// Send a message with its few data, which the device takes at once.
+    pub(super) fn send_inline(&mut self, message: Message, mr: &Mr, offset: usize, len: usize) -> rdma::Result<()> {
+        // An array of the size that most messages need: it is zeroed before.
+        if HEADER + len <= 64 {
+            self.send_bytes::<64>(message, mr, offset, len)
+        } else {
+            self.send_bytes::<INLINE>(message, mr, offset, len)
+        }
+    }
+
+    fn send_bytes<const MOST: usize>(
+        &mut self,
+        message: Message,
+        mr: &Mr,
+        offset: usize,
+        len: usize,
+    ) -> rdma::Result<()> {
+        let mut bytes = [0; MOST];
+        let (header, rest) = bytes.split_at_mut(HEADER);
+        header.copy_from_slice(&message.emit());
+        mr.read(offset, &mut rest[..len]);
+        self.post(SEND | NO_SLOT, SendOp::Send, Data::Inline(&[&bytes[..HEADER + len]]))
+    }
+
+    /// Post a request. A message without a slot has seldom a completion of its own: nothing waits for it.
+    pub(super) fn post(&mut self, wr_id: u64, op: SendOp<'_>, data: Data<'_>) -> rdma::Result<()> {
+        let quiet = wr_id == SEND | NO_SLOT && self.silent < SILENT.min(self.room / 4) && !self.shut;
+        let wr_id = if quiet { wr_id } else { wr_id | (self.silent as u64) << 32 };
+        let flags = if quiet { SendFlags::empty() } else { SendFlags::SIGNALED };
+        self.qp.post_send(&SendWr { flags, ..SendWr::new(wr_id, op, data) })?;
+        self.posted += 1;
+        self.silent = if quiet { self.silent + 1 } else { 0 };
+        Ok(())
+    }
+}
