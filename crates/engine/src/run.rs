@@ -204,7 +204,7 @@ impl<P: Env> Engine<P> {
     /// to send.
     #[inline]
     pub fn acknowledge(&mut self) {
-        while self.acknowledge_first() {}
+        while self.has_ready() && self.acknowledge_first() {}
     }
 
     /// Takes a queue pair out of those that wait for room.

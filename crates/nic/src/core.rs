@@ -200,7 +200,7 @@ impl Core {
     }
 
     /// Send the packets that are ready, and report what happened.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn flush(&mut self) {
         // One acknowledgement is mostly all that there is to send.
         self.engine.acknowledge();
