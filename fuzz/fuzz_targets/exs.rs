@@ -76,6 +76,7 @@ impl World {
                         self.smalls.push_back(data.region);
                     }
                 }
+                Output::End(message, _) => assert!(!self.reset && matches!(message, Message::Ack { .. })),
                 Output::Read(read) => {
                     assert!(!self.reset);
                     self.writes_to(read.to);
@@ -121,7 +122,7 @@ fuzz_target!(|data: &[u8]| {
     let ours = Settings { kind, credits: 3, small, ring };
     // What the peer says of itself.
     let theirs = Settings { kind, credits: 2, small: 2 * small, ring: ring * 2 };
-    let mut hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 } }.emit();
+    let mut hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false }.emit();
     let at = usize::from(input.byte()) % 64;
     if let Some(byte) = hello.get_mut(at) {
         *byte = input.byte();

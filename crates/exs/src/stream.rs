@@ -75,7 +75,7 @@ impl Shape {
         Shape {
             ring: ring.max(1),
             // Several transfers fill the ring, so copies begin before it is full.
-            chunk: (ring / 4).max(1),
+            chunk: (ring / 4).clamp(1, CHUNK),
             data: u32::from(credits).max(1),
             adverts: u32::from(credits).max(1),
             large: LARGE,
@@ -116,6 +116,11 @@ impl Shape {
 pub fn acks(data: u32) -> u32 {
     2 * data + 4
 }
+
+/// The receiver copies one transfer out of the ring while the next one comes. With longer ones the two mostly wait for
+/// each other, and a device may move each by one system call of the sender, which is slower than packets on two
+/// processors.
+const CHUNK: u32 = 64 << 10;
 
 /// From here on a copy costs more than the wait for a message.
 const LARGE: u32 = 8192;

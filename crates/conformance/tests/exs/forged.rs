@@ -9,30 +9,31 @@ use exs::protocol::{HEADER, HELLO, Hello, Kind, Message, Settings, VERSION};
 use exs::socket::{EventKind, Exs, Options};
 use rdma::sys::cma::*;
 use rdma::{
-    Access, CmId, CmParam, Cq, Data, Errno, EventChannel, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendOp, SendWr,
+    Access, CmId, CmParam, Cq, Data, Errno, EventChannel, Mr, Pd, Qp, QpCap, QpOptions, QpType, RecvWr, SendOp, SendWr,
     Status,
 };
 
 use super::common::{expect, local, one};
 
 /// The private data of a peer of this kind, which has no ring.
-fn hello(kind: Kind) -> [u8; HELLO] {
+pub fn hello(kind: Kind) -> [u8; HELLO] {
     let (small, ring) = if kind == Kind::Stream { (0, 4096) } else { (256, 0) };
     let settings = Settings { kind, credits: 4, small, ring };
-    Hello { settings, ring: exs::protocol::Remote { addr: 0, rkey: 0 } }.emit()
+    Hello { settings, ring: exs::protocol::Remote { addr: 0, rkey: 0 }, windows: false }.emit()
 }
 
 /// A peer that knows the protocol and does not keep to it.
-struct Forger {
-    qp: Arc<Qp>,
-    cq: Arc<Cq>,
-    mr: Arc<Mr>,
+pub struct Forger {
+    pub qp: Arc<Qp>,
+    pub cq: Arc<Cq>,
+    pub mr: Arc<Mr>,
+    pd: Arc<Pd>,
     id: Arc<CmId>,
 }
 
 impl Forger {
     /// Ask for a connection with these private data; [`Forger::finish`] goes on when it was accepted.
-    fn ask(events: &Arc<EventChannel>, to: SocketAddr, private_data: &[u8]) -> Forger {
+    pub fn ask(events: &Arc<EventChannel>, to: SocketAddr, private_data: &[u8]) -> Forger {
         let id = events.create_id(0).expect("an id");
         id.resolve_addr(to, 2000).expect("it begins");
         id.expect(RDMA_CM_EVENT_ADDR_RESOLVED).expect("an address");
@@ -48,24 +49,29 @@ impl Forger {
         id.init_qp(&qp, Access::REMOTE_READ).expect("INIT");
         let mr = pd.reg_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_READ).expect("memory");
         id.connect(&qp, &CmParam { private_data, ..Self::param() }).expect("it begins");
-        Forger { qp, cq, mr, id }
+        Forger { qp, cq, mr, pd, id }
+    }
+
+    /// The protection domain of its queue pair.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
     }
 
     fn param() -> CmParam<'static> {
         CmParam { responder_resources: 4, initiator_depth: 4, ..CmParam::default() }
     }
 
-    fn finish(&self) {
+    pub fn finish(&self) {
         self.id.expect(RDMA_CM_EVENT_CONNECT_RESPONSE).expect("an answer");
         self.id.establish(&self.qp, &Self::param()).expect("RTS");
     }
 
-    fn send(&self, bytes: &[u8]) {
+    pub fn send(&self, bytes: &[u8]) {
         self.post(bytes);
         collect(&self.cq, 1);
     }
 
-    fn post(&self, bytes: &[u8]) {
+    pub fn post(&self, bytes: &[u8]) {
         self.mr.write(0, bytes);
         let data = Data::Sges(&[self.mr.sge(0, bytes.len())]);
         self.qp.post_send(&SendWr::new(1, SendOp::Send, data)).expect("a SEND");

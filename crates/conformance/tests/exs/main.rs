@@ -5,6 +5,7 @@ mod data;
 mod ends;
 mod forged;
 mod forked;
+mod invalidate;
 mod keys;
 mod many;
 mod soak;

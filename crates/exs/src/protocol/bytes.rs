@@ -264,7 +264,7 @@ impl Bytes {
             let from = send.buffer.part(send.handed, transfer.len.into());
             // The end of the place was checked when it came.
             let to = Remote { addr: place.addr + u64::from(skip), ..place };
-            self.outputs.push_back(Output::Write(Write { from, to, imm }));
+            self.outputs.push_back(Output::Write(Write { from, to, imm, ends: transfer.ends }));
             send.handed += u64::from(transfer.len);
             send.flights += 1;
             let way =

@@ -1,6 +1,6 @@
 //! Two ends of a stream, the memory of both and a wire without loss, by seeded schedules.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use super::*;
@@ -27,7 +27,7 @@ const PLACE: u64 = 1 << 32;
 
 enum OnWire {
     Message(Vec<u8>),
-    Write { to: Remote, data: Vec<u8>, imm: u32 },
+    Write { to: Remote, data: Vec<u8>, imm: u32, ends: bool },
 }
 
 struct End {
@@ -37,6 +37,8 @@ struct End {
     ring: Vec<u8>,
     sends: HashMap<u64, Vec<u8>>,
     receives: HashMap<u64, (Vec<u8>, bool)>,
+    /// Receives whose key the peer is done with.
+    over: HashSet<u64>,
     /// Bytes that the program has sent, with the number of the send, and that the peer's program does not have.
     sent: VecDeque<(u64, u8)>,
     order: VecDeque<u64>,
@@ -102,7 +104,7 @@ impl World {
         let ends = [0, 1].map(|i| {
             let (ours, theirs) = (settings[i], settings[1 - i]);
             // As the peer hears them.
-            let hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 } };
+            let hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false };
             let theirs = Hello::parse(&hello.emit()).expect("a greeting");
             let places = 1 + random.below(6) as usize;
             End {
@@ -112,6 +114,7 @@ impl World {
                 ring: vec![0; ours.ring as usize],
                 sends: HashMap::new(),
                 receives: HashMap::new(),
+                over: HashSet::new(),
                 sent: VecDeque::new(),
                 order: VecDeque::new(),
                 next: 1,
@@ -139,14 +142,14 @@ impl World {
                 end.answers += u64::from(message == Message::Pong);
                 end.wire.push_back(OnWire::Message(message.emit().to_vec()));
             }
-            Output::Write(Write { from, to, imm }) => {
+            Output::Write(Write { from, to, imm, ends }) => {
                 let data = end.sends[&from.region][from.offset as usize..][..from.len as usize].to_vec();
                 if Immediate::parse(imm).direct {
                     end.direct += from.len
                 } else {
                     end.indirect += from.len
                 }
-                end.wire.push_back(OnWire::Write { to, data, imm });
+                end.wire.push_back(OnWire::Write { to, data, imm, ends });
             }
             Output::CopyRing { at, to } => {
                 let data = end.ring[at as usize..][..to.len as usize].to_vec();
@@ -183,6 +186,7 @@ impl World {
                 assert_eq!(end.order.pop_front(), Some(op), "receives end in order");
                 let (data, wait_all) = end.receives.remove(&op).expect("one event for each operation");
                 assert!(!truncated && (len > 0) != at_end);
+                end.over.remove(&op);
                 if at_end {
                     assert!(peer.shut && peer.sent.is_empty(), "the end comes after all data");
                     end.saw_end = true;
@@ -210,8 +214,12 @@ impl World {
                 let kept = peer.connection.arrived(0, header, bytes.len()).expect("the protocol is kept");
                 assert!(!kept);
             }
-            OnWire::Write { to, data, imm } => {
+            OnWire::Write { to, data, imm, ends } => {
+                assert!(Immediate::parse(imm).direct || !ends, "the key of the ring stays");
                 if Immediate::parse(imm).direct {
+                    let fresh =
+                        if ends { peer.over.insert(to.addr / PLACE) } else { !peer.over.contains(&(to.addr / PLACE)) };
+                    assert!(fresh, "a key is used after its end");
                     peer.write(to.addr / PLACE, (to.addr % PLACE) as usize, &data);
                 } else {
                     peer.ring[to.addr as usize..][..data.len()].copy_from_slice(&data);
@@ -365,7 +373,7 @@ fn a_reset_ends_every_operation_once() {
 fn end() -> Connection {
     let settings = Settings { kind: Kind::Stream, credits: 2, small: 0, ring: 16 };
     let ring = Remote { addr: 0x1000, rkey: 7 };
-    Connection::new(settings, Hello { settings, ring }, 1, 4).expect("one kind")
+    Connection::new(settings, Hello { settings, ring, windows: false }, 1, 4).expect("one kind")
 }
 
 fn buffer(len: u64) -> Buffer {
@@ -434,7 +442,7 @@ fn a_hostile_transfer_is_found_out() {
     }
     assert_eq!(connection.transferred(imm(false, 0, 16), 1), Err(Reset::Protocol), "more than the ring has");
     let packets = Settings { kind: Kind::SeqPacket, credits: 2, small: 8, ring: 0 };
-    let hello = Hello { settings: packets, ring: Remote { addr: 0, rkey: 0 } };
+    let hello = Hello { settings: packets, ring: Remote { addr: 0, rkey: 0 }, windows: false };
     let mut other = Connection::new(packets, hello, 1, 1).expect("one kind");
     assert_eq!(other.transferred(imm(false, 0, 0), 1), Err(Reset::Protocol), "SEQPACKET has no transfers");
 }

@@ -39,6 +39,8 @@ pub struct Write {
     pub to: Remote,
     /// The immediate value.
     pub imm: u32,
+    /// It is the last one with this key.
+    pub ends: bool,
 }
 
 /// Something that the surroundings have to do.
@@ -47,6 +49,8 @@ pub enum Output {
     /// SEND a message. The bytes of the buffer follow its header if it is SMALL. If it is ADVERT or OFFER, the peer is
     /// given access to the buffer, and the message its place ([`Message::named`]).
     Send(Message, Option<Buffer>),
+    /// SEND a message; this end is done with that key of the peer.
+    End(Message, u32),
     /// READ. [`Connection::read_done`] is called at its completion.
     Read(Read),
     /// WRITE. [`Connection::write_done`] is called at its completion.
@@ -86,6 +90,7 @@ pub struct Connection {
     kind: Kind,
     end: End,
     pulse: Pulse,
+    windows: bool,
 }
 
 /// Call the same function of either kind.
@@ -112,7 +117,8 @@ impl Connection {
             Kind::SeqPacket => End::Packets(Packets::new(ours, theirs.settings, reads, places)),
             Kind::Stream => End::Bytes(Bytes::new(ours, theirs, places)),
         };
-        (ours.kind == theirs.settings.kind).then_some(Connection { kind: ours.kind, end, pulse: Pulse::default() })
+        let connection = Connection { kind: ours.kind, end, pulse: Pulse::default(), windows: theirs.windows };
+        (ours.kind == theirs.settings.kind).then_some(connection)
     }
 
     /// Receives that an end posts before it is connected, and keeps posted: see the module.
@@ -125,6 +131,11 @@ impl Connection {
                 2 * credits + acks(credits) + 7
             }
         }
+    }
+
+    /// See [`Hello::windows`], of the peer.
+    pub fn peer_has_windows(&self) -> bool {
+        self.windows
     }
 
     /// True when no send is pending and FIN, if it was wanted, has been handed out.
@@ -163,7 +174,7 @@ impl Connection {
     /// True if the next thing to do goes to the wire; the surroundings may leave it until the send queue has room.
     pub fn next_needs_wire(&self) -> bool {
         let next = of!(self, end => end.outputs.front());
-        matches!(next, Some(Output::Send(..) | Output::Read(_) | Output::Write(_)))
+        matches!(next, Some(Output::Send(..) | Output::End(..) | Output::Read(_) | Output::Write(_)))
     }
 
     fn check(&self, len: u64) -> Result<(), Refused> {

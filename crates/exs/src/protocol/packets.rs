@@ -541,7 +541,7 @@ impl Packets {
 
     /// Acknowledge advertisements that are consumed, and end receives, both in order.
     fn settle(&mut self) {
-        let mut urgent = false;
+        let (mut urgent, mut key) = (false, None);
         while let Some(first) = self.incoming.front()
             && first.closed
             && first.landed == first.assigned
@@ -551,17 +551,22 @@ impl Packets {
         {
             self.owed = Some(first.seq);
             self.owed_count += 1;
+            key = None;
             match first.from {
                 Source::Slot(slot) => self.outputs.push_back(Output::Free { slot }),
-                // It ends the send.
-                Source::Memory(_) => urgent = true,
+                Source::Memory(remote) => {
+                    // It ends the send.
+                    urgent = true;
+                    // Nothing has a key.
+                    key = (first.len > 0).then_some(remote.rkey);
+                }
             }
             self.incoming.pop_front();
         }
         let credits = usize::from(self.ours.credits.min(self.theirs.credits));
         let owed = usize::from(self.owed_count);
         if urgent || owed > credits / 2 || owed > 0 && owed + self.incoming.len() >= credits {
-            self.give_back();
+            self.give_back(key);
         }
         while let Some(first) = self.receives.front()
             && first.closed

@@ -1,6 +1,6 @@
 //! Two ends, the memory of both and a wire without loss, by seeded schedules.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::*;
 use crate::protocol::wire::HEADER;
@@ -45,6 +45,8 @@ struct End {
     smalls: VecDeque<Op>,
     /// Sends that were over with their call.
     at_once: u64,
+    /// Keys of the peer that this end is done with.
+    over: HashSet<u32>,
     sends: HashMap<u64, Sending>,
     receives: HashMap<u64, Receiving>,
     /// What is promised to the peer: the data of sends that were not cancelled, in order.
@@ -68,6 +70,7 @@ impl End {
             reads: VecDeque::new(),
             smalls: VecDeque::new(),
             at_once: 0,
+            over: HashSet::new(),
             sends: HashMap::new(),
             receives: HashMap::new(),
             sent: VecDeque::new(),
@@ -151,7 +154,7 @@ impl World {
         let ends = [0, 1].map(|i| {
             let (ours, theirs) = (settings[i], settings[1 - i]);
             // As the peer hears them.
-            let hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 } };
+            let hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false };
             let theirs = Hello::parse(&hello.emit()).expect("a greeting").settings;
             let (reads, places) = (1 + random.below(3) as usize, 1 + random.below(6) as usize);
             let mut connection = Packets::new(ours, theirs, reads, places);
@@ -186,7 +189,14 @@ impl World {
                 }
                 end.wire.push_back(bytes);
             }
+            Output::End(message, key) => {
+                let reads = |read: &Read| read.from.rkey == key;
+                assert!(!end.reads.iter().any(reads), "a key ends before its READ");
+                assert!(end.over.insert(key), "a key ends once");
+                end.wire.push_back(message.emit().to_vec());
+            }
             Output::Read(read) => {
+                assert!(!end.over.contains(&read.from.rkey), "a key is used after its end");
                 end.reads.push_back(read);
                 assert!(end.reads.len() <= end.connection.reads, "more READs than agreed");
             }
@@ -505,7 +515,11 @@ fn a_receive_at_the_end_of_a_dead_connection_sees_the_end() {
 /// What an end sends when it does all that it can.
 fn messages(connection: &mut Packets) -> Vec<Message> {
     let outputs = std::iter::from_fn(|| connection.outputs.pop_front());
-    outputs.filter_map(|output| if let Output::Send(message, _) = output { Some(message) } else { None }).collect()
+    let message = |output| match output {
+        Output::Send(message, _) | Output::End(message, _) => Some(message),
+        _ => None,
+    };
+    outputs.filter_map(message).collect()
 }
 
 #[test]

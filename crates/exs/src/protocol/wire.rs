@@ -12,7 +12,8 @@
 //! | 12-15 | STREAM: bytes of the ring, 1 to 2^30 |
 //! | 16-23 | STREAM: address of the ring |
 //! | 24-27 | STREAM: key of the ring |
-//! | 28-31 | zero |
+//! | 28 | 1: the keys of advertisements and offers are those of windows of type 2; else 0 |
+//! | 29-31 | zero |
 //!
 //! A message is one SEND. Its header has 32 bytes. Byte 0 is the type. SEQPACKET has:
 //!
@@ -27,7 +28,10 @@
 //! | 24-27 | key | 0 | 0 | 0 | 0 | 0 |
 //! | 28-31 | 0 | 0 | 0 | 0 | 0 | 0 |
 //!
-//! The data of SMALL follow its header. STREAM has FIN, with the number of the next byte, and:
+//! The data of SMALL follow its header. An ACK may be a SEND with invalidate, with the key of the last advertisement
+//! that it consumes, if the keys of its recipient are those of windows.
+//!
+//! STREAM has FIN, with the number of the next byte, and:
 //!
 //! | byte | OFFER 7 | ROOM 8 | RETRACT 9 | RETRACTED 10 | SEEN 11 |
 //! |---|---|---|---|---|---|
@@ -42,10 +46,12 @@
 //!
 //! Both kinds have PING, 12, and its answer PONG, 13. Bytes 1-31 of both are zero.
 //!
-//! The data of STREAM go by RDMA WRITE with an immediate value, or by RDMA WRITE and then DATA, 14. DATA has the value
-//! in bytes 4-7, and the length of the WRITE in bytes 20-23; its other bytes are zero. Bit 31 of the value says that
-//! the data went into an offered receive, not into the ring; bits 20-30 are the number of offers that the sender is
-//! done with since it last said so; bits 0-19 are those of the number of the first byte.
+//! The data of STREAM go by RDMA WRITE with an immediate value, or by RDMA WRITE and then DATA, 14. DATA has the
+//! value in bytes 4-7, and the length of the WRITE in bytes 20-23; its other bytes are zero. Bit 31 of the value
+//! says that the data went into an offered receive, not into the ring; bits 20-30 are the number of offers that the
+//! sender is done with since it last said so; bits 0-19 are those of the number of the first byte. The DATA that
+//! ends an offer may be a SEND with invalidate, with the offer's key, if the keys of its recipient are those of
+//! windows.
 //!
 //! Bytes that are zero here are checked, so that a later version may use them.
 
@@ -98,6 +104,8 @@ pub struct Hello {
     pub settings: Settings,
     /// The place of its ring.
     pub ring: Remote,
+    /// Its keys are those of windows, which this peer may invalidate when it is done with them.
+    pub windows: bool,
 }
 
 /// The reason why private data are no greeting of a peer that this end can talk to; all are ECONNREFUSED.
@@ -127,6 +135,7 @@ impl Hello {
             out[16..24].copy_from_slice(&self.ring.addr.to_be_bytes());
             out[24..28].copy_from_slice(&self.ring.rkey.to_be_bytes());
         }
+        out[28] = self.windows.into();
         out
     }
 
@@ -150,6 +159,7 @@ impl Hello {
         let hello = Hello {
             settings: Settings { kind, credits, small, ring },
             ring: Remote { addr: be64(hello, 16), rkey: be32(hello, 24) },
+            windows: hello[28] == 1,
         };
         let has_ring = (1..=MAX_RING).contains(&ring) && hello.ring.addr.checked_add(ring.into()).is_some();
         let sound = (1..=MAX_CREDITS).contains(&credits) && small <= MAX_SMALL && (kind == Kind::SeqPacket || has_ring);
@@ -408,13 +418,18 @@ mod tests {
     const STREAM: Hello = Hello {
         settings: Settings { kind: Kind::Stream, credits: 0x0102, small: 0, ring: 0x8000 },
         ring: Remote { addr: 0x1122_3344_5566_7788, rkey: 0xa1a2_a3a4 },
+        windows: true,
     };
-    const PACKETS: Hello =
-        Hello { settings: Settings { kind: Kind::SeqPacket, credits: 3, small: 0x8000, ring: 0 }, ring: NOWHERE };
+    const PACKETS: Hello = Hello {
+        settings: Settings { kind: Kind::SeqPacket, credits: 3, small: 0x8000, ring: 0 },
+        ring: NOWHERE,
+        windows: false,
+    };
 
     #[test]
     fn a_greeting_has_its_bytes() {
-        let bytes = *b"exs!\x05\x02\x01\x02\0\0\0\0\0\0\x80\0\x11\x22\x33\x44\x55\x66\x77\x88\xa1\xa2\xa3\xa4\0\0\0\0";
+        let bytes =
+            *b"exs!\x05\x02\x01\x02\0\0\0\0\0\0\x80\0\x11\x22\x33\x44\x55\x66\x77\x88\xa1\xa2\xa3\xa4\x01\0\0\0";
         assert_eq!(STREAM.emit(), bytes);
         assert_eq!(Hello::parse(&bytes), Ok(STREAM));
         // librdmacm hands out more than was sent (rdma_get_cm_event(3)).
@@ -437,13 +452,17 @@ mod tests {
         assert_eq!(with(STREAM, 0, b'E'), Err(HelloError::NoExs));
         assert_eq!(with(PACKETS, 4, 2), Err(HelloError::Version(2)), "version 2 had no PING");
         assert_eq!(with(PACKETS, 4, 3), Err(HelloError::Version(3)), "version 3 had no DATA");
-        assert_eq!(with(PACKETS, 4, 4), Err(HelloError::Version(4)), "version 4 had an ACK for each SMALL");
+        assert_eq!(
+            with(PACKETS, 4, 4),
+            Err(HelloError::Version(4)),
+            "version 4 had an ACK for each SMALL, and did not say what its keys are"
+        );
         // Version 1 had 16 bytes.
         assert_eq!(Hello::parse(b"exs!\x01\x02\x01\x02\0\0\x80\0\0\0\0\0"), Err(HelloError::Version(1)));
-        for (at, byte) in [(5, 0), (5, 3), (6, 0xff), (8, 1), (11, 1), (12, 0x80), (28, 1), (31, 1)] {
+        for (at, byte) in [(5, 0), (5, 3), (6, 0xff), (8, 1), (11, 1), (12, 0x80), (28, 2), (29, 1), (31, 1)] {
             assert_eq!(with(STREAM, at, byte), Err(HelloError::Content), "byte {at} = {byte}");
         }
-        for (at, byte) in [(5, 2), (7, 0), (8, 1), (12, 1), (16, 1), (27, 1), (28, 1)] {
+        for (at, byte) in [(5, 2), (7, 0), (8, 1), (12, 1), (16, 1), (27, 1), (28, 2), (31, 1)] {
             assert_eq!(with(PACKETS, at, byte), Err(HelloError::Content), "byte {at} = {byte}");
         }
         let none = Hello { settings: Settings { ring: 0, ..STREAM.settings }, ..STREAM };

@@ -97,6 +97,7 @@ pub(super) struct End {
     pending: Pending<Operation>,
     /// The sends of small data that the device has not taken.
     smalls: VecDeque<Op>,
+    peer_has_windows: bool,
     keys: Keys,
     leaving: VecDeque<Leaving>,
     /// Behind the queue pair: its completions have places until it is gone.
@@ -171,6 +172,7 @@ impl End {
             protocol: None,
             pending: Pending::new(),
             smalls: VecDeque::new(),
+            peer_has_windows: false,
             keys,
             leaving: VecDeque::new(),
             _places: places,
@@ -187,6 +189,7 @@ impl End {
         for slot in 0..self.receive_slots {
             self.post_receive(slot as u32)?;
         }
+        self.peer_has_windows = protocol.peer_has_windows();
         self.protocol = Some(protocol);
         Ok(())
     }
@@ -384,6 +387,9 @@ impl End {
                 self.leave();
             }
             RECEIVE if good => {
+                if let Some(rkey) = wc.invalidated_rkey() {
+                    self.keys.invalidated(rkey);
+                }
                 let len = wc.byte_len();
                 if let (true, Some(imm)) = (wc.opcode() == IBV_WC_RECV_RDMA_WITH_IMM, wc.imm()) {
                     protocol.transferred(imm, len)?;
@@ -433,6 +439,10 @@ impl End {
     fn act_one(&mut self, output: Output) -> rdma::Result<()> {
         match output {
             Output::Send(message, buffer) => self.send_message(message, buffer),
+            Output::End(message, key) => {
+                let op = self.ending(Some(key));
+                self.send_header(SEND, op, message, None)
+            }
             Output::Read(read) => {
                 let Some(sge) = self.sge(read.to) else { return Ok(()) };
                 let posted =

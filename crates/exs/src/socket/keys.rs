@@ -1,7 +1,8 @@
 //! Keys of transfers: a peer gets a key that reaches the advertised bytes only, and only until the operation ends.
 //!
 //! A key is that of a memory window of type 2, bound anew for each transfer and invalidated when it is over. A device
-//! without such windows gives the key of the whole region (docs/exs.md).
+//! without such windows gives the key of the whole region (docs/exs.md). The peer's last message about a transfer
+//! mostly invalidates the key: then nothing has to be done, and waited for, when it is over.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use crate::protocol::{Buffer, Remote};
 struct Window {
     mw: Arc<Mw>,
     rkey: u32,
+    /// The peer has invalidated it.
+    is_over: bool,
 }
 
 /// The windows of a queue pair.
@@ -60,6 +63,7 @@ impl Keys {
         let mut posted = 1;
         let mut window = match self.bound.remove(&buffer.region) {
             // The advert before was void. The key of a window is invalidated before it is bound again (as above).
+            Some(window) if window.is_over => window,
             Some(window) => {
                 post(qp, wr_id, SendOp::LocalInv(window.rkey), SendFlags::empty())?;
                 posted += 1;
@@ -69,10 +73,11 @@ impl Keys {
                 Some(window) => window,
                 None => {
                     let mw = pd.alloc_mw(MwKind::Type2)?;
-                    Window { rkey: mw.rkey(), mw }
+                    Window { rkey: mw.rkey(), mw, is_over: false }
                 }
             },
         };
+        window.is_over = false;
         window.rkey = window.rkey & !0xff | window.rkey.wrapping_add(1) & 0xff;
         let (rkey, mw, Buffer { offset, len, .. }) = (window.rkey, &*window.mw, buffer);
         post(qp, wr_id, SendOp::BindMw(Bind { mw, rkey, mr, offset, len, access }), SendFlags::empty())?;
@@ -86,9 +91,20 @@ impl Keys {
             return Ok(false);
         }
         let Some(window) = self.bound.remove(&op) else { return Ok(false) };
+        if window.is_over {
+            self.free.push(window);
+            return Ok(false);
+        }
         post(qp, wr_id, SendOp::LocalInv(window.rkey), SendFlags::SIGNALED)?;
         self.leaving.push_back(window);
         Ok(true)
+    }
+
+    /// The peer has invalidated a key.
+    pub fn invalidated(&mut self, rkey: u32) {
+        if let Some(window) = self.bound.values_mut().find(|window| window.rkey == rkey) {
+            window.is_over = true;
+        }
     }
 
     /// The oldest [`Keys::take`] is completed.

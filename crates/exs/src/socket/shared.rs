@@ -433,7 +433,8 @@ impl Shared {
             return Ok(());
         }
         let end = End::new(&self.device, &socket.id, &socket.options)?;
-        let hello = Hello { settings: socket.options.settings(), ring: end.ring() }.emit();
+        let hello =
+            Hello { settings: socket.options.settings(), ring: end.ring(), windows: self.device.windows }.emit();
         let reads = socket.options.reads;
         let param = CmParam {
             private_data: &hello,
@@ -511,7 +512,7 @@ impl Shared {
         let number = self.number();
         let mut end = End::new(&self.device, &id, &options).map_err(errno)?;
         id.set_cookie(number);
-        let hello = Hello { settings: options.settings(), ring: end.ring() }.emit();
+        let hello = Hello { settings: options.settings(), ring: end.ring(), windows: self.device.windows }.emit();
         let inner = biased::Mutex::new(Inner { stage: Stage::Accepting(to), end: None, waited: None });
         let socket = self.socket(number, options, inner, id);
         let mut inner = socket.inner();

@@ -9,6 +9,8 @@ use super::{Ack, Advert, Breach, Shape};
 pub struct Transfer<P> {
     /// The open receive and the bytes of it that are filled; `None`: the ring.
     pub direct: Option<(P, u32)>,
+    /// It is the last one into this receive.
+    pub ends: bool,
     /// The first byte of the ring, if it goes there.
     pub at: u32,
     /// The number of bytes.
@@ -143,6 +145,7 @@ impl<P: Copy> Sender<P> {
         if waiting == 0 || self.credits == 0 {
             return None;
         }
+        let before = self.open.len();
         let (direct, at, len) = if let Some(first) = self.open.front() {
             let (place, filled) = (first.place, self.filled);
             let len = waiting.min(first.len - filled);
@@ -171,7 +174,8 @@ impl<P: Copy> Sender<P> {
             self.at = (at + len) % shape.ring;
             (None, at, len)
         };
-        let transfer = Transfer { direct, at, len, seq: shape.low(self.seq), released: self.released };
+        let ends = self.open.len() < before;
+        let transfer = Transfer { direct, ends, at, len, seq: shape.low(self.seq), released: self.released };
         self.released = 0;
         self.credits -= 1;
         self.seq = shape.seq(self.seq, len);

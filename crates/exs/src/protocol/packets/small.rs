@@ -26,13 +26,17 @@ impl Packets {
         Some(Message::Small { seq, len: len as u32 })
     }
 
-    /// Give back the credits of all SMALLs that are consumed.
-    pub(super) fn give_back(&mut self) {
+    /// Give back the credits of all that is consumed. The key of the last one is needed no more.
+    pub(super) fn give_back(&mut self, key: Option<u32>) {
         if let Some(seq) = self.owed.take() {
             self.owed_count = 0;
             // One that waits for room is taken in by this one.
-            self.outputs.retain(|output| !matches!(output, Output::Send(Message::Ack { .. }, _)));
-            self.outputs.push_back(Output::Send(Message::Ack { seq }, None));
+            let is_ack = |output: &Output| {
+                matches!(output, Output::Send(Message::Ack { .. }, _) | Output::End(Message::Ack { .. }, _))
+            };
+            self.outputs.retain(|output| !is_ack(output));
+            let ack = Message::Ack { seq };
+            self.outputs.push_back(key.map_or(Output::Send(ack, None), |key| Output::End(ack, key)));
         }
     }
 

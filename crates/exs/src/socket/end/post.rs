@@ -7,7 +7,7 @@ use crate::protocol::{Buffer, HEADER, Message, Op, Remote, Write};
 
 impl End {
     /// WRITE, and tell the peer.
-    pub(super) fn write(&mut self, Write { from, to: Remote { addr, rkey }, imm }: Write) -> rdma::Result<()> {
+    pub(super) fn write(&mut self, Write { from, to: Remote { addr, rkey }, imm, ends }: Write) -> rdma::Result<()> {
         let Some(sge) = self.sge(from) else { return Ok(()) };
         if from.len < LONG {
             return self.post(WRITE | NO_SLOT, SendOp::WriteImm { addr, rkey, imm }, Data::Sges(&[sge]));
@@ -18,7 +18,8 @@ impl End {
         self.posted += 1;
         self.silent += 1;
         // Bounded by MAX_LEN.
-        self.send_header(WRITE, Message::Data { imm, len: from.len as u32 }, None)
+        let (op, message) = (self.ending(ends.then_some(rkey)), Message::Data { imm, len: from.len as u32 });
+        self.send_header(WRITE, op, message, None)
     }
 
     /// Send a message, with what it names.
@@ -54,20 +55,31 @@ impl End {
         if small {
             self.smalls.extend(buffer.map(|buffer| Op(buffer.region)));
         }
-        self.send_header(kind, message, data)
+        self.send_header(kind, SendOp::Send, message, data)
+    }
+
+    /// The SEND that is the last one for this key of the peer.
+    pub(super) fn ending(&self, key: Option<u32>) -> SendOp<'static> {
+        key.filter(|_| self.peer_has_windows).map_or(SendOp::Send, SendOp::SendInv)
     }
 
     /// SEND a header, from a slot unless it goes with the request, and data behind it.
-    fn send_header(&mut self, kind: u64, message: Message, data: Option<Sge>) -> rdma::Result<()> {
+    pub(super) fn send_header(
+        &mut self,
+        kind: u64,
+        op: SendOp<'_>,
+        message: Message,
+        data: Option<Sge>,
+    ) -> rdma::Result<()> {
         if data.is_none() && self.inline >= HEADER {
-            return self.post(kind | NO_SLOT, SendOp::Send, Data::Inline(&[&message.emit()]));
+            return self.post(kind | NO_SLOT, op, Data::Inline(&[&message.emit()]));
         }
         let Some(slot) = self.free_sends.pop() else { return Ok(()) };
         let at = self.receive_slots * self.slot + slot * HEADER;
         self.slots.write(at, &message.emit());
         let header = self.slots.sge(at, HEADER);
         let sges = [header, data.unwrap_or(header)];
-        self.post(kind | slot as u64, SendOp::Send, Data::Sges(&sges[..1 + usize::from(data.is_some())]))
+        self.post(kind | slot as u64, op, Data::Sges(&sges[..1 + usize::from(data.is_some())]))
     }
 
     /// Send a message with its few data, which the device takes at once.
