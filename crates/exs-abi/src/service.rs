@@ -156,8 +156,10 @@ impl Service {
             }
             let ready: Vec<bool> = fds[1..=sockets.len()].iter().map(|fd| !fd.revents().is_empty()).collect();
             drop(fds);
-            self.woken.store(false, Ordering::SeqCst);
+            // In this order: a kick behind the read would find `woken`, and leave the descriptor as it is, for ever if
+            // its own write were the one that is read.
             let _ = rustix::io::read(self.wake.as_fd(), &mut [0; 8]);
+            self.woken.store(false, Ordering::SeqCst);
             let ready: Vec<Arc<Tcp>> =
                 sockets.iter().zip(ready).filter(|(_, ready)| *ready).map(|((tcp, _), _)| (*tcp).clone()).collect();
             drop(sockets);

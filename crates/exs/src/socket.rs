@@ -11,6 +11,7 @@
 mod completions;
 mod end;
 mod keys;
+mod lead;
 mod options;
 mod pending;
 mod queue;

@@ -9,3 +9,4 @@ mod invalidate;
 mod keys;
 mod many;
 mod soak;
+mod waits;

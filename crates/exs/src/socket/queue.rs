@@ -10,6 +10,7 @@ use rdma::Errno;
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
+use super::lead::Leads;
 use super::shared::{Shared, Sleeps};
 use super::{Socket, not_in_child};
 
@@ -87,8 +88,9 @@ struct State {
     /// Operations that will bring an event, and events that are there.
     places: usize,
     depth: usize,
-    /// Threads that sleep, and the fewest events that one of them waits for.
+    /// Threads that sleep, whether one of them leads, and the fewest events that one of them waits for.
     sleepers: usize,
+    leads: bool,
     wanted: usize,
     bell: Option<Bell>,
     /// There while the bell is.
@@ -97,6 +99,24 @@ struct State {
     threshold: usize,
     /// The last word of the bell.
     rung: bool,
+}
+
+/// How a thread waits for the wire.
+enum Waits {
+    Leads(Leads),
+    /// The thread of `Exs` brings events as long as this lives.
+    Follows {
+        _sleeps: Sleeps,
+    },
+}
+
+impl Waits {
+    /// What comes from now on ends the wait.
+    fn begin(shared: &Arc<Shared>) -> Waits {
+        let Some(leads) = Leads::begin(shared) else { return Waits::Follows { _sleeps: shared.begin_sleep() } };
+        leads.arm();
+        Waits::Leads(leads)
+    }
 }
 
 impl State {
@@ -166,9 +186,15 @@ impl Queue {
         // No other thread writes: the lock is held.
         self.came.store(self.came.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         if state.sleepers > 0 && state.events.len() >= state.wanted {
+            let (leads, all) = (state.leads, state.sleepers == 1);
             drop(state);
-            // It fails for no word that is mapped.
-            let _ = futex::wake(&self.came, futex::Flags::PRIVATE, i32::MAX as u32);
+            if let Some(shared) = self.shared.as_ref().filter(|_| leads) {
+                shared.lead.wake();
+            }
+            if !(leads && all) {
+                // It fails for no word that is mapped.
+                let _ = futex::wake(&self.came, futex::Flags::PRIVATE, i32::MAX as u32);
+            }
         }
     }
 
@@ -281,7 +307,7 @@ impl Queue {
                 }
             }
         }
-        let mut sleeps = None;
+        let mut waits = None;
         let mut state = self.state();
         while state.events.len() < least {
             let since = *began.get_or_insert_with(Instant::now);
@@ -289,20 +315,34 @@ impl Queue {
             if left.is_zero() {
                 break;
             }
-            if let (None, Some(shared)) = (&sleeps, &self.shared) {
+            if let (None, Some(shared)) = (&waits, &self.shared) {
                 drop(state);
-                sleeps = Some(shared.begin_sleep());
+                waits = Some(Waits::begin(shared));
                 state = self.state();
                 continue;
             }
             let seen = self.came.load(Ordering::Relaxed);
+            let leads = if let Some(Waits::Leads(leads)) = &waits { Some(leads) } else { None };
             state.wanted = if state.sleepers == 0 { least } else { least.min(state.wanted) };
             state.sleepers += 1;
+            state.leads |= leads.is_some();
             drop(state);
             let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
-            let slept = futex::wait(&self.came, futex::Flags::PRIVATE, seen, Some(&left));
+            let slept = match leads {
+                Some(leads) => leads.sleep(&left),
+                None => futex::wait(&self.came, futex::Flags::PRIVATE, seen, Some(&left)),
+            };
             state = self.state();
             state.sleepers -= 1;
+            if let Some(leads) = leads {
+                state.leads = false;
+                drop(state);
+                leads.look();
+                if self.len() < least {
+                    leads.arm();
+                }
+                state = self.state();
+            }
             if slept == Err(rustix::io::Errno::INTR) && state.events.len() < least {
                 return Err(Errno(libc::EINTR));
             }

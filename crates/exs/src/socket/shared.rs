@@ -16,6 +16,7 @@ use rustix::time::Timespec;
 use super::completions::{Completions, How};
 use super::end::End;
 use super::keys::Keys;
+use super::lead::Lead;
 use super::queue::{Event, EventKind};
 use super::{Bound, Inner, Listener, Options, Socket, Stage, To, Waiting, nanos};
 use crate::protocol::{Connection, Hello, Reset};
@@ -61,6 +62,7 @@ pub(super) struct Shared {
     beat: AtomicU64,
     stopped: AtomicBool,
     wake: OwnedFd,
+    pub lead: Lead,
     /// See [`super::Exs::watch`].
     pub changed: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -77,9 +79,8 @@ impl Drop for Polls<'_> {
         if shared.is_awaited() {
             // Nothing came since the last look, or this one finds it; what comes later wakes the thread.
             shared.progress();
-        } else if !shared.watching.load(Ordering::SeqCst) && !shared.watching.swap(true, Ordering::SeqCst) {
-            // A thread that is about to store false looks after that, and arms.
-            shared.wake_up();
+        } else {
+            shared.watch();
         }
     }
 }
@@ -124,6 +125,7 @@ impl Shared {
             beat: AtomicU64::new(u64::MAX),
             stopped: AtomicBool::new(false),
             wake,
+            lead: Lead::new()?,
             changed: OnceLock::new(),
         })
     }
@@ -138,27 +140,35 @@ impl Shared {
         biased::permit();
         let (mut seen, mut last) = (0, Instant::now());
         while !self.stopped.load(Ordering::SeqCst) {
+            let watching = self.watching.load(Ordering::SeqCst);
+            let serves = self.lead.begin_serving(watching, || self.is_awaited());
             let mut fds = [
                 PollFd::new(&self.wake, PollFlags::IN),
                 PollFd::new(&self.channel, PollFlags::IN),
                 PollFd::new(&self.device.completions.channel, PollFlags::IN),
             ];
-            let limit = if self.watching.load(Ordering::SeqCst) { Some(TICK) } else { self.next_beat(last) };
-            if poll(&mut fds, limit.as_ref()).is_err_and(|errno| errno != rustix::io::Errno::INTR) {
+            let fds = if serves { &mut fds[..] } else { &mut fds[..2] };
+            let limit = if watching { Some(TICK) } else { self.next_beat(last) };
+            if poll(fds, limit.as_ref()).is_err_and(|errno| errno != rustix::io::Errno::INTR) {
                 return;
             }
             // It was written to; if not, there is nothing to read.
             let _ = rustix::io::read(&self.wake, &mut [0; 8]);
-            while let Ok(Some(_)) = self.device.completions.channel.try_event() {}
+            let mut came = false;
+            while serves && matches!(self.device.completions.channel.try_event(), Ok(Some(_))) {
+                came = true;
+            }
             while let Ok(Some(event)) = self.channel.try_event() {
                 self.event(event);
                 self.tell_of_change();
             }
             let looks = self.looks.load(Ordering::SeqCst);
-            let alone = looks & POLLS == 0 && (self.is_awaited() || looks == seen);
+            let quiet = looks & POLLS == 0 && (self.is_awaited() || looks == seen);
             // Before arming: a look that ends from now on starts the watch again.
-            self.watching.store(!alone, Ordering::SeqCst);
-            if alone {
+            self.watching.store(!quiet, Ordering::SeqCst);
+            // A thread that leads arms for itself, and starts the watch when it does not any more. An event that was
+            // taken from it is handed on.
+            if if self.lead.leads() { came } else { quiet } {
                 self.progress();
             }
             seen = looks;
@@ -235,7 +245,7 @@ impl Shared {
     }
 
     /// True if events must wake the thread even while the program looks now and then.
-    fn is_awaited(&self) -> bool {
+    pub fn is_awaited(&self) -> bool {
         self.sleepers.load(Ordering::SeqCst) > 0 || self.changed.get().is_some()
     }
 
@@ -243,10 +253,32 @@ impl Shared {
     pub fn begin_sleep(self: &Arc<Self>) -> Sleeps {
         // Before `looks` is read: a look that ends later sees it, and arms.
         self.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.follow();
+        Sleeps(self.clone())
+    }
+
+    /// A thread sleeps that does not lead: what comes wakes the thread of `Exs`.
+    pub fn follow(&self) {
         if self.looks.load(Ordering::SeqCst) & POLLS == 0 {
             self.progress();
         }
-        Sleeps(self.clone())
+        if self.lead.follow() {
+            self.wake_up();
+        }
+    }
+
+    /// A thread of the program has looked at the wire, and will not for some time.
+    pub fn looked(&self) {
+        self.looks.fetch_add(LOOK, Ordering::SeqCst);
+        self.watch();
+    }
+
+    /// Have the thread look whether the program still looks.
+    fn watch(&self) {
+        if !self.watching.load(Ordering::SeqCst) && !self.watching.swap(true, Ordering::SeqCst) {
+            // A thread that is about to store false looks after that, and arms.
+            self.wake_up();
+        }
     }
 
     fn wake_up(&self) {
@@ -287,7 +319,7 @@ impl Shared {
         self.look(How::Look(turns));
     }
 
-    fn look(&self, how: How) {
+    pub fn look(&self, how: How) {
         let mut closed = Vec::new();
         if self.device.completions.poll(how, &mut closed) {
             self.tell_of_change();
