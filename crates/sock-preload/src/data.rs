@@ -2,6 +2,7 @@
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
+use std::ptr::NonNull;
 
 use libc::{iovec, msghdr};
 use verbs::Errno;
@@ -44,6 +45,16 @@ impl Pieces<'_> {
             room -= left;
             (left > 0).then(|| (piece.iov_base.cast::<u8>().wrapping_add(leave_out), left))
         })
+    }
+}
+
+/// No program has memory below it (`vm.mmap_min_addr`).
+const LOWEST: usize = 4096;
+
+impl Pieces<'_> {
+    /// Whether a piece is nowhere: EFAULT. Other addresses without memory are not looked for.
+    fn is_nowhere(&self) -> bool {
+        self.all().iter().any(|piece| piece.iov_base.addr() < LOWEST && piece.iov_len > 0)
     }
 }
 
@@ -117,10 +128,18 @@ const RECEIVE_FLAGS: i32 = libc::MSG_PEEK
 /// Receives. `None`: the kernel has to do it.
 pub fn receive(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isize> {
     if flags & !RECEIVE_FLAGS != 0 {
-        if flags & libc::MSG_ERRQUEUE == 0 {
+        // The sender of urgent data has gone back to TCP, and the kernel's socket has them (tcp(7)).
+        if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) == 0 {
             connection.demote(false, true, false);
         }
         return None;
+    }
+    if pieces.is_nowhere() && flags & libc::MSG_TRUNC == 0 {
+        // The kernel finds that out when there is something to be copied, and takes nothing then.
+        let looks = (flags | libc::MSG_PEEK) & !libc::MSG_WAITALL;
+        let mut byte = 0u8;
+        let there = receive(connection, &one((&raw mut byte).cast(), 1), looks)?;
+        return Some(if there > 0 { fail(libc::EFAULT) } else { there });
     }
     connection.serve();
     let (peek, wanted) = (flags & libc::MSG_PEEK != 0, pieces.len());
@@ -216,7 +235,9 @@ fn receive_into(
             Ok(some) => {
                 got += some;
                 let may_be_all = some < len && !has_border;
-                if got >= wanted || peek || may_be_all || !connection.end().has_more() {
+                // A receive stops at urgent data (tcp(7)); the kernel knows only of those before it that came by TCP.
+                let is_at_mark = || connection.end().unread() == 0 && kernel::is_at_mark(connection.fd);
+                if got >= wanted || peek || may_be_all || !connection.end().has_more() || is_at_mark() {
                     return Ok(got);
                 }
             }
@@ -263,6 +284,10 @@ pub fn send_all(connection: &Use, pieces: &Pieces<'_>, flags: i32) -> Option<isi
     }
     if connection.end().sends_by_tcp_for_good() {
         return None;
+    }
+    if pieces.is_nowhere() {
+        let could = send_all(connection, &one(NonNull::<u8>::dangling().as_ptr().cast(), 0), flags)?;
+        return Some(if could < 0 { could } else { fail(libc::EFAULT) });
     }
     let wanted = pieces.len();
     let mut sent = 0;

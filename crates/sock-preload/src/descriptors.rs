@@ -260,9 +260,10 @@ unsafe extern "C" fn dup_known(fd: i32) -> i32 {
     to
 }
 
-/// Makes room for a descriptor that is about to be replaced.
-fn replaced(from: i32, to: i32) {
-    if from == to || !process::is_own() || rustix::io::fcntl_getfd(borrow(from)).is_err() {
+/// Makes room for a descriptor that is about to be replaced. A call that will fail closes nothing (dup(2)).
+fn replaced(from: i32, to: i32, flags: i32) {
+    let fails = from < 0 || from == to || flags & !libc::O_CLOEXEC != 0;
+    if fails || !process::is_own() || rustix::io::fcntl_getfd(borrow(from)).is_err() {
         return;
     }
     match table::tag(to) {
@@ -278,7 +279,7 @@ fn replaced(from: i32, to: i32) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup2(from: i32, to: i32) -> i32 {
     untrack(from, State::Copied);
-    replaced(from, to);
+    replaced(from, to, 0);
     // SAFETY: the caller's arguments.
     let result = unsafe { next::dup2()(from, to) };
     copied(from, result);
@@ -288,11 +289,29 @@ unsafe extern "C" fn dup2(from: i32, to: i32) -> i32 {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn dup3(from: i32, to: i32, flags: i32) -> i32 {
     untrack(from, State::Copied);
-    replaced(from, to);
+    replaced(from, to, flags);
     // SAFETY: the caller's arguments.
     let result = unsafe { next::dup3()(from, to, flags) };
     copied(from, result);
     result
+}
+
+/// pidfd_getfd(2): a copy of a descriptor, by its process. The process may be this one, or one that has come from it by
+/// fork(2): then both have the connection, and the number is the same.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pidfd_getfd(process: i32, fd: i32, flags: u32) -> i32 {
+    // SAFETY: the caller's arguments.
+    let to = unsafe { next::pidfd_getfd()(process, fd, flags) };
+    if to >= 0 && table::tag(fd) != Tag::Unknown && process::is_own() {
+        let error = next::errno();
+        let cookie = kernel::cookie(fd);
+        if cookie != 0 && cookie == kernel::cookie(to) {
+            untrack(fd, State::Copied);
+            copied(fd, to);
+        }
+        next::set_errno(error);
+    }
+    to
 }
 
 /// What was remembered of a connection's flags and options is asked for again.
@@ -338,6 +357,11 @@ unsafe extern "C" fn ioctl_known(fd: i32, request: u64, argument: usize) -> i32 
     if result == 0
         && let Some(connection) = using(fd)
     {
+        if request == u64::from(kernel::SIOCATMARK) && connection.end().unread() > 0 && argument != 0 {
+            // What is in the ring comes before the mark.
+            // SAFETY: the kernel has just written an int there.
+            unsafe { *(argument as *mut i32) = 0 };
+        }
         let more = match request {
             libc::FIONREAD => connection.end().unread(),
             libc::TIOCOUTQ => connection.end().unsent(),
@@ -349,6 +373,21 @@ unsafe extern "C" fn ioctl_known(fd: i32, request: u64, argument: usize) -> i32 
         }
     }
     result
+}
+
+/// sockatmark(3), which in the C library is a call of ioctl(2) that does not come by here.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sockatmark(fd: i32) -> i32 {
+    let mut mark = 0i32;
+    let at = (&raw mut mark).expose_provenance();
+    let request = u64::from(kernel::SIOCATMARK);
+    let result = match table::tag(fd) {
+        // SAFETY: the kernel writes an int, to a live local.
+        Tag::Unknown => unsafe { next::ioctl()(fd, request, at) },
+        // SAFETY: as before.
+        _ => unsafe { ioctl_known(fd, request, at) },
+    };
+    if result == 0 { mark } else { result }
 }
 
 unsafe extern "C" fn setsockopt_known(fd: i32, level: i32, name: i32, value: *const c_void, len: u32) -> i32 {

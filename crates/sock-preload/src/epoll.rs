@@ -191,11 +191,13 @@ pub fn evict(slot: &Slot) {
 }
 
 /// A set is looked at by another one, or by poll(2), which cannot see what is in rings: its connections go back to
-/// TCP.
+/// TCP, and those that have no memory yet stay there.
 pub fn nest(set: i32) {
     if !table::change_tag(set, Tag::Set, Tag::Nested) {
         return;
     }
+    let is_in_it = |fd: &i32| registration(*fd).is_some_and(|there| there.set.load(Ordering::SeqCst) as i32 == set + 1);
+    table::all().filter(is_in_it).for_each(|fd| crate::descriptors::untrack(fd, sock::status::State::Epoll));
     for slot in watched_by(set) {
         let (fd, watch) = (slot.watch.fd.load(Ordering::Relaxed), &slot.watch);
         process::leave_to_tcp(fd);

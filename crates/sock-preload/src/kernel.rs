@@ -34,6 +34,9 @@ pub fn is_time(slot: &Slot, nanos: u64) -> bool {
     now().saturating_sub(slot.looked.load(Ordering::Relaxed)) > nanos
 }
 
+/// `asm-generic/sockios.h`.
+pub const SIOCATMARK: u32 = 0x8905;
+
 /// How often a receiver that finds the ring empty looks at the socket, if nothing says that it should, in nanoseconds.
 const LOOK_EVERY: u64 = 1_000_000;
 
@@ -269,6 +272,14 @@ pub fn timeout(fd: i32, name: i32) -> Option<u64> {
     let failed = unsafe { next::getsockopt()(fd, libc::SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len) != 0 };
     let nanos = value.tv_sec.cast_unsigned() * 1_000_000_000 + value.tv_usec.cast_unsigned() * 1000;
     (!failed && nanos > 0).then_some(nanos)
+}
+
+/// Whether the next byte that came by TCP is behind urgent data: SIOCATMARK of tcp(7).
+pub fn is_at_mark(fd: i32) -> bool {
+    let mut mark = 0i32;
+    // SAFETY: the kernel writes an int, to a live local.
+    let failed = unsafe { next::ioctl()(fd, u64::from(SIOCATMARK), (&raw mut mark).expose_provenance()) } != 0;
+    !failed && mark != 0
 }
 
 /// CLOCK_MONOTONIC in nanoseconds.

@@ -15,6 +15,8 @@ use rustix::net::{
 use sock::hello::{self, Hello};
 use sock::status::State;
 
+use sock::end::Kernel;
+
 use crate::kernel::{self, borrow};
 use crate::table::{self, Tag};
 use crate::work::locked;
@@ -94,8 +96,24 @@ pub fn unix_socket() -> Option<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).ok()
 }
 
+/// Whether an option or a flag, which may have been set before there was a connection, is one that only the kernel
+/// knows what to do with: bytes that make a socket readable (SO_RCVLOWAT), where a look begins (SO_PEEK_OFF), SIGIO. Or
+/// whether a filter of system calls forbids to count the bytes that have come by TCP.
+fn needs_tcp(fd: i32) -> bool {
+    let option = |name| kernel::option(fd, libc::SOL_SOCKET, name);
+    let is_async = || rustix::fs::fcntl_getfl(borrow(fd)).is_ok_and(|flags| flags.bits() & libc::O_ASYNC as u32 != 0);
+    option(libc::SO_RCVLOWAT).is_some_and(|least| least > 1)
+        || option(libc::SO_PEEK_OFF).is_some_and(|offset| offset >= 0)
+        || is_async()
+        || kernel::Tcp { fd, slot: table::slot(0) }.arrived().is_none()
+}
+
 /// `None`: this connection stays with TCP.
 fn look_for_other_end(fd: i32) -> Option<()> {
+    if needs_tcp(fd) {
+        descriptors::untrack(fd, State::Given);
+        return Some(());
+    }
     let (local, remote) = addresses(fd)?;
     let (name, first) = hello::name(local, remote)?;
     let name = SocketAddrUnix::new_abstract_name(name.as_bytes()).ok()?;
@@ -131,7 +149,22 @@ fn look_for_other_end(fd: i32) -> Option<()> {
 /// The process at the other end of a unix socket, if it is this user's; 0: it has no number here.
 pub fn process_of_this_user(socket: BorrowedFd<'_>) -> Option<i32> {
     let (process, user) = memory::fds::peer_credentials(socket).ok()?;
-    (user == rustix::process::geteuid().as_raw()).then(|| process.cast_signed())
+    let is_known = user != UNMAPPED || has_all_users();
+    (is_known && user == rustix::process::geteuid().as_raw()).then(|| process.cast_signed())
+}
+
+/// What a user namespace shows of all users that it has no number for (`/proc/sys/kernel/overflowuid`): of strangers,
+/// and of itself, if it has no numbers at all.
+const UNMAPPED: u32 = 65_534;
+
+/// Whether this is the first user namespace, where each user has a number of its own (user_namespaces(7)).
+fn has_all_users() -> bool {
+    let mut bytes = [0u8; 128];
+    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+    let file = rustix::fs::open(c"/proc/self/uid_map", flags, rustix::fs::Mode::empty());
+    let got = file.and_then(|file| rustix::io::read(&file, &mut bytes)).unwrap_or(0);
+    let text = bytes.get(..got).and_then(|bytes| core::str::from_utf8(bytes).ok()).unwrap_or("");
+    text.split_ascii_whitespace().eq(["0", "0", "4294967295"])
 }
 
 /// Most descriptors that come along: the memory, the page of a link, and two for each bell.

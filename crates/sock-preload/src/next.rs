@@ -65,6 +65,7 @@ next! {
     Dup dup c"dup" (i32) -> i32;
     Dup2 dup2 c"dup2" (i32, i32) -> i32;
     Dup3 dup3 c"dup3" (i32, i32, i32) -> i32;
+    PidfdGetfd pidfd_getfd c"pidfd_getfd" (i32, i32, u32) -> i32;
     Fcntl fcntl c"fcntl" (i32, i32, usize) -> i32;
     Ioctl ioctl c"ioctl" (i32, u64, usize) -> i32;
     Setsockopt setsockopt c"setsockopt" (i32, i32, i32, Ptr, u32) -> i32;

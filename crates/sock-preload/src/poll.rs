@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLNVAL, POLLOUT, POLLRDHUP, pollfd, sigset_t, timespec};
 use sock::end::Writable;
 
-use crate::cancel::{point_at, points_if};
+use crate::cancel::{self, point_at, points_if};
 use crate::epoll;
 use crate::kernel;
 use crate::link::{Inside, Link};
@@ -142,9 +142,15 @@ unsafe fn wait(fds: &mut [pollfd], until: Option<u64>, mask: *const sigset_t) ->
         asked.extend(lives(&connections));
         let time = time.map(work::timespec);
         let time = time.as_ref().map_or(core::ptr::null(), |time| &raw const *time);
+        // Where there is something to report, a signal that the mask lets through waits (do_poll of Linux).
+        let mask = if ready { core::ptr::null() } else { mask };
         // SAFETY: an array of so many elements, a time that lives until the call returns, and the caller's mask.
-        let result = unsafe { point_at!(ppoll, asked.as_mut_ptr(), asked.len() as u64, time, mask) as i32 };
+        let mut result = unsafe { point_at!(ppoll, asked.as_mut_ptr(), asked.len() as u64, time, mask) as i32 };
         let error = next::errno();
+        if ready && result < 0 && error == libc::EINTR && !cancel::is_caught() {
+            asked.iter_mut().for_each(|fd| fd.revents = 0);
+            result = 0;
+        }
         let (program, rung) = asked.split_at(fds.len());
         let (rung, lives) = rung.split_at(bells_there - fds.len());
         for (bell, rung) in bells.take().into_iter().flat_map(|(bells, _)| bells).zip(rung) {
