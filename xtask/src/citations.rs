@@ -31,6 +31,17 @@ mod tests {
         (6581, "5 6 8 9 9.1 9.2 10"),
     ];
 
+    /// The page with the rules and the files that fulfil them.
+    const PAGE: &str = "docs/iwarp-rules.md";
+
+    /// The sections that have a MUST, a SHALL or a REQUIRED.
+    const RULES: &[(u32, &str)] = &[
+        (5040, "3.1 4.1 4.2 4.4 4.8 5.1 5.2 5.2.1 5.2.2 5.3 5.4 5.5 6.1 7 7.1 7.2 8.1 8.1.1 8.1.2 8.2.2"),
+        (5041, "3 4.1 4.2 4.3 4.4 5.2 5.3 5.4 6.2 6.2.1 6.2.2 7.1 7.2 8.2 8.3 8.3.1 8.3.2 8.4.2"),
+        (5044, "1.2 3 4.1 4.2 4.3 4.4 4.5 5.1 5.2 6 7.1 7.1.1 7.1.2 7.1.4.2 8 9.3 9.4 10"),
+        (6581, "5 6 7 9 9.1 9.2 9.3 10"),
+    ];
+
     /// The citation behind the word RFC, or what is wrong with it. `None`: a document without a section is named.
     fn citation(text: &str) -> Option<Result<(u32, &str), String>> {
         let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
@@ -97,6 +108,39 @@ mod tests {
             let missing: Vec<&str> = sections.split(' ').filter(is_missing).collect();
             assert!(missing.is_empty(), "RFC {document}: no citation of {missing:?}");
         }
+    }
+
+    #[test]
+    fn the_page_of_rules_names_files_that_cite_them() {
+        let page = fs::read_to_string(crate::root().join(PAGE)).unwrap();
+        let (mut rows, mut wrong) = (Vec::new(), Vec::new());
+        for line in page.lines().filter(|line| line.starts_with("| RFC ")) {
+            let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+            let &[rule, files, why] = cells.as_slice() else {
+                wrong.push(format!("not three cells: {line}"));
+                continue;
+            };
+            rows.extend(citations(rule).flatten());
+            if files == "-" {
+                wrong.extend(why.is_empty().then(|| format!("{rule}: neither a file nor a reason")));
+                continue;
+            }
+            for file in files.split_whitespace().map(|file| file.trim_matches('`')) {
+                let text = fs::read_to_string(crate::root().join(file)).unwrap_or_default();
+                let wanted = citations(rule).flatten().next();
+                if !text.lines().flat_map(citations).flatten().any(|found| Some(found) == wanted) {
+                    wrong.push(format!("{file} does not cite {rule}"));
+                }
+            }
+        }
+        let wanted = RULES.iter().flat_map(|(document, sections)| sections.split(' ').map(|one| (*document, one)));
+        for (document, section) in wanted {
+            let count = rows.iter().filter(|row| **row == (document, section)).count();
+            if count != 1 {
+                wrong.push(format!("RFC {document}, section {section}: {count} rows"));
+            }
+        }
+        assert!(wrong.is_empty(), "{PAGE}: {}", wrong.join("\n"));
     }
 
     #[test]

@@ -189,7 +189,7 @@ impl Regions {
     }
 
     /// A new key that no region or window has: 24 random bits of index and 8 of variable part, never all zeros or ones
-    /// in the index.
+    /// in the index. The key is difficult to predict, as RFC 5040, section 8.1.1 and RFC 5041, section 8.3.1 ask.
     fn new_key(&self, mut random: impl FnMut() -> u64) -> u32 {
         loop {
             let key = random() as u32;

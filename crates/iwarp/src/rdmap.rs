@@ -1,4 +1,5 @@
-//! RDMAP: SEND, WRITE, READ and Terminate (RFC 5040). What RFC 7306 adds is understood and refused.
+//! RDMAP: SEND, WRITE, READ and Terminate (RFC 5040), above DDP (RFC 5040, section 3.1). What RFC 7306 adds is
+//! understood and refused.
 //!
 //! A [`Stream`] is a connection in full operation. Its [`Target`] is the memory and the receives of this side: it is
 //! asked before anything is placed, then told what to place, then what is delivered.

@@ -1,5 +1,5 @@
 //! RDMAP: the messages of iWARP (RFC 5040; RFC 7306 for atomics and immediate data). Its [`control`] byte lies in the
-//! header of DDP; what some messages have behind that header has a file here.
+//! header of DDP; what some messages have behind that header has a file here (RFC 5040, section 4.2).
 
 pub mod atomic_request;
 pub mod atomic_response;

@@ -116,7 +116,8 @@ impl<P: Env> Target for Here<'_, P> {
 }
 
 impl<P: Env> Engine<P> {
-    /// The memory of a tagged place.
+    /// The memory of a tagged place. Its region is of the queue pair's protection domain and permits the access
+    /// (RFC 5040, section 8.1.1; RFC 5041, section 8.2). A region that is gone permits nothing (RFC 5041, section 8.3).
     fn find_tagged(&self, qp: &Qp, tagged: Tagged, stag: RKey, offset: u64, len: u32) -> Result<Span, TagFault> {
         match tagged {
             Tagged::Write => {

@@ -1,4 +1,5 @@
-//! A message on its way out, cut into segments (RFC 5041, section 5.2).
+//! A message on its way out, cut into segments (RFC 5041, section 5.2), each with a header
+//! (RFC 5041, section 4.4).
 
 use core::ops::Range;
 

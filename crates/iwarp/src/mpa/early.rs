@@ -1,5 +1,5 @@
 //! FPDUs in TCP segments that came before others (RFC 5044, section 6): where one starts is known from the end of
-//! another one, or from a marker.
+//! another one, or from a marker. Its position in the stream says where it belongs (RFC 5044, section 1.2).
 
 use wire::mpa::marker;
 

@@ -1,10 +1,12 @@
 //! The TCP stream on its way in: where FPDUs start and end, their markers and CRCs (RFC 5044, section 4).
 //!
-//! Input comes in pieces of any size. RFC 5044, section 6 has an FPDU checked before its segment is passed on: an FPDU
-//! that is whole in the input is checked first. Segments from [`Receiver::new`]'s `early_from` bytes on are passed on
-//! while they come in, so that their payload can be read directly to its place: they are *placed* before their CRC is
-//! checked, and *delivered* after it. That is the one exception to RFC 5044, section 6; with `early_from` above 65535
-//! there is none.
+//! Input comes in pieces of any size: FPDUs are found by their lengths (RFC 5044, section 5.2), and need not be aligned
+//! with TCP segments (RFC 5044, section 5.1; RFC 5044, section 10).
+//!
+//! RFC 5044, section 6 has an FPDU checked before its segment is passed on: an FPDU that is whole in the input is
+//! checked first. Segments from [`Receiver::new`]'s `early_from` bytes on are passed on while they come in, so that
+//! their payload can be read directly to its place: they are *placed* before their CRC is checked, and *delivered*
+//! after it. That is the one exception to RFC 5044, section 6; with `early_from` above 65535 there is none.
 
 use wire::mpa::fpdu::{self, Crc};
 use wire::mpa::marker;

@@ -201,7 +201,8 @@ impl Stream {
 
     /// Ends the stream for an error of the peer, or of this side. RFC 5041, section 7.1: nothing is placed or delivered
     /// any longer. RFC 5040, section 5.4: nothing is sent any longer but a Terminate message. RFC 5040, section 7.1: it
-    /// is about the first error.
+    /// is about the first error. The connection goes with its one stream (RFC 5040, section 7), and it is RDMAP that
+    /// ends it, never DDP by itself (RFC 5041, section 6.2).
     pub(super) fn fault(&mut self, fault: Fault, headers: Option<&Headers>) {
         if self.phase != Phase::Open {
             return;
