@@ -15,7 +15,10 @@ mdev -s
 ip link set eth0 up
 ip addr add 10.0.2.15/24 dev eth0
 ip route add default via 10.0.2.2
+# Without a carrier the port of siw would be down, which perftest refuses.
+until [ "$(cat /sys/class/net/eth0/carrier)" = 1 ]; do usleep 20000; done
 rdma link add siw0 type siw netdev eth0
+until ibv_devinfo | grep -q PORT_ACTIVE; do usleep 20000; done
 ibv_devinfo
 echo "guest: kernel $(uname -r) is ready after $(cut -d' ' -f1 /proc/uptime) s"
 nc -ll -p 9000 -e /bin/sh

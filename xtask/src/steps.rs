@@ -90,7 +90,7 @@ pub const STEPS: &[Step] = &[
     Step { name: "iwarp", lane: Front, slow: true, run: interop::iwarp::iwarp,
         about: "iWARP between two network namespaces, over veth and over a network that loses and reorders packets" },
     Step { name: "siw", lane: Front, slow: true, run: interop::siw::siw,
-        about: "Linux's siw in a virtual machine: rping over the iWARP crate as client and server, Terminate messages" },
+        about: "Linux's siw in a virtual machine: rping and perftest as client and server, Terminate messages" },
     Step { name: "sock", lane: Front, slow: false, run: interop::sock,
         about: "TCP programs under softrnic sock: redis, nginx, Apache, PostgreSQL and others, each with the library in \
         none, one and both of them" },

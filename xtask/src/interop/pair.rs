@@ -303,7 +303,7 @@ fn splice(client: TcpStream, server: u16, opened: &AtomicBool, over: &AtomicBool
 }
 
 /// Copy until the end, and pass the end on.
-fn copy(mut from: TcpStream, mut to: TcpStream) {
+pub fn copy(mut from: TcpStream, mut to: TcpStream) {
     let mut buffer = [0; 4096];
     while let Ok(n) = from.read(&mut buffer) {
         if n == 0 || to.write_all(&buffer[..n]).is_err() {

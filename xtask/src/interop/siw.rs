@@ -3,13 +3,12 @@
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, TcpStream};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::pair::Around;
-use super::sandbox::Sandbox;
+use super::siw_device;
 use crate::report::{Outcome, Suite};
 use crate::run::{Finished, Program, Running, find};
 use crate::{Options, logs, root, target_dir};
@@ -23,11 +22,11 @@ const TOOLS: &[(&str, &str)] = &[
     ("gcc-12", "gcc-12"),
 ];
 
-/// The port of siw's `rping` in the guest, in decimal and as /proc/net/tcp has it.
-const PORT: (&str, &str) = ("7174", "1C06");
+/// The port of siw's `rping` in the guest.
+pub const RPING: u16 = 7174;
 
-/// This host's loopback in the guest's network.
-const HOST: &str = "10.0.2.2";
+/// The port of perftest in the guest.
+pub const PERFTEST: u16 = 18515;
 
 /// The port of the guest's shell.
 const SHELL: u16 = 9000;
@@ -81,14 +80,6 @@ const SERVER: &[(&str, usize)] = &[
     ("--emss 9000", 65535),
     ("--ready wr", 64),
     ("--private 200", 64),
-];
-
-/// Programs in the guest and on the device here; the client of the two prints the third. `#` stands for the port, `@`
-/// for the server's address. They run if the filter names `softiw0`: on a busy machine they have failed.
-#[rustfmt::skip]
-const DEVICE: &[(&str, &str, &str)] = &[
-    ("rping -s -p # -v -S 20000", "rping -c -a @ -p # -V -v -C 5 -S 20000", "ping data: rdma-ping-4"),
-    ("rping -c -a 10.0.2.2 -p # -V -v -C 5 -S 20000", "rping -s -a @ -p # -S 20000", "ping data: rdma-ping-4"),
 ];
 
 fn folder() -> PathBuf {
@@ -150,9 +141,7 @@ pub fn siw(suite: &mut Suite, options: &Options) {
     match Guest::boot().or_else(|_| Guest::boot()) {
         Ok(mut guest) => {
             cases(suite, options, &mut guest);
-            if options.filter.as_ref().is_some_and(|text| text.contains("softiw0")) {
-                device(suite, options, &mut guest);
-            }
+            siw_device::cases(suite, options, &guest);
         }
         Err(why) => suite.fail("the guest boots", why),
     }
@@ -218,66 +207,30 @@ fn cases(suite: &mut Suite, options: &Options, guest: &mut Guest) {
     });
 }
 
-/// Unmodified programs on the device, on one side.
-fn device(suite: &mut Suite, options: &Options, guest: &mut Guest) {
-    let sandbox = match Sandbox::new("siw", &[]) {
-        Ok(sandbox) => sandbox,
-        Err(why) => return suite.fail("softiw0", why),
-    };
-    // No other program gets a port below 32768 by chance.
-    let port = 20000 + u16::try_from(std::process::id() % 10000).unwrap_or_default();
-    for (crc, on) in [("1", "with CRCs"), ("0", "without CRCs")] {
-        for (in_guest, here, wanted) in DEVICE {
-            let name = format!("softiw0, {on}: {here}");
-            if !options.wants(&name) {
-                continue;
-            }
-            let file = name.replace([' ', ',', ':', '@'], "_");
-            let log = logs().join("siw").join(&file);
-            let address = if here.contains(" -s") { "127.0.0.1" } else { &guest.address };
-            let (is_server, line) = (here.contains(" -s"), here.replace('@', address));
-            let fill = |line: &str| line.replace('#', &if is_server { port.to_string() } else { PORT.0.to_owned() });
-            let words: Vec<String> = fill(&line).split(' ').map(str::to_owned).collect();
-            let start = || {
-                sandbox
-                    .program_with(Around::Plain, &["--device", "iwarp"], &file, &words[0], &words[1..])
-                    .env("SOFTRNIC_MPA_CRC", crc)
-                    .spawn()
-                    .map_err(|e| e.to_string())
-            };
-            let done = match is_server {
-                true => guest.visit(&fill(in_guest), port, &log, start),
-                false => guest.serve(&fill(in_guest), &log, start),
-            };
-            let outcome = done.and_then(|(here, in_guest)| {
-                let client = if is_server { &in_guest } else { &here.stdout };
-                wants(client, wanted).map_err(|why| format!("{why}; here: {}; guest: {in_guest}", here.verdict()))
-            });
-            suite.push(name, outcome.map_or_else(Outcome::Failed, |()| Outcome::Passed), Some(log));
-        }
-    }
-}
-
-fn wants(text: &str, part: &str) -> Result<(), String> {
+pub fn wants(text: &str, part: &str) -> Result<(), String> {
     let last = || text.lines().rev().take(3).collect::<Vec<_>>().join(" / ");
     if text.contains(part) { Ok(()) } else { Err(format!("no `{part}` in: {}", last())) }
 }
 
 /// The virtual machine. Dropping it ends it.
-struct Guest {
+pub struct Guest {
     machine: Running,
     /// This host's address for its ports: the guest's network is a process without rights of its own.
-    address: String,
+    pub address: Ipv4Addr,
 }
 
 impl Guest {
+    /// This host's loopback in the guest's network.
+    pub const HOST: &str = "10.0.2.2";
+
     fn boot() -> Result<Guest, String> {
         let console = logs().join("siw/console.txt");
         let _ = fs::remove_file(&console);
         // Each address of 127.0.0.0/8 is this host's. Below 32768 no other program gets a port by chance.
         let id = std::process::id();
-        let address = format!("127.88.{}.{}", id >> 8 & 0xff, id & 0xff);
-        let ports = format!("hostfwd=tcp:{address}:{SHELL}-:{SHELL},hostfwd=tcp:{address}:{0}-:{0}", PORT.0);
+        let [_, _, third, fourth] = id.to_be_bytes();
+        let address = Ipv4Addr::new(127, 88, third, fourth);
+        let ports = [SHELL, RPING, PERFTEST].map(|port| format!("hostfwd=tcp:{address}:{port}-:{port}")).join(",");
         let machine = Program::new("setpriv", logs().join("siw/qemu"))
             .args(["--pdeathsig", "KILL", "qemu-system-x86_64", "-accel", "tcg", "-cpu", "max", "-smp", "1"])
             .args(["-m", "512", "-display", "none", "-monitor", "none", "-no-reboot", "-kernel"])
@@ -304,7 +257,11 @@ impl Guest {
 
     /// A shell in the guest that has been given these lines.
     fn shell(&self, lines: &str) -> io::Result<TcpStream> {
-        let mut shell = TcpStream::connect((self.address.as_str(), SHELL))?;
+        Guest::shell_at(self.address, lines)
+    }
+
+    fn shell_at(address: Ipv4Addr, lines: &str) -> io::Result<TcpStream> {
+        let mut shell = TcpStream::connect((address, SHELL))?;
         shell.set_read_timeout(Some(LIMIT))?;
         shell.write_all(lines.as_bytes())?;
         Ok(shell)
@@ -322,23 +279,23 @@ impl Guest {
 
     /// Run `peer` as the client of an `rping` in the guest. What both said.
     fn server(&mut self, mode: &str, terms: &str, size: usize, log: &Path) -> Result<(Finished, String), String> {
-        let address = format!("{}:{}", self.address, PORT.0);
-        let (port, _) = PORT;
-        let line = format!("rping -s -p {port} -v -S {size}");
-        self.serve(&line, log, || Guest::peer(&["connect", &address, mode], terms, log))
+        let address = format!("{}:{RPING}", self.address);
+        let line = format!("rping -s -p {RPING} -v -S {size}");
+        self.serve(&line, RPING, log, || Guest::peer(&["connect", &address, mode], terms, log))
     }
 
     /// Run a client of this host when a server in the guest listens. What both said.
-    fn serve(
+    pub fn serve(
         &self,
         line: &str,
+        port: u16,
         log: &Path,
         client: impl FnOnce() -> Result<Running, String>,
     ) -> Result<(Finished, String), String> {
-        let (_, in_hex) = PORT;
+        let listens = listens(port);
         // What comes before siw listens would be refused, what comes to the server of the last case would be lost.
         let lines = format!(
-            "listens() {{ grep -q ':{in_hex} 00000000:0000 0A' /proc/net/tcp; }}\n\
+            "{listens}\
              while listens; do usleep 20000; done\n\
              timeout 150 {line} > /tmp/said 2>&1 &\n\
              until listens; do usleep 20000; done\n\
@@ -346,7 +303,7 @@ impl Guest {
         );
         let mut shell = BufReader::new(self.shell(&lines).map_err(|e| format!("the guest's shell: {e}"))?);
         let mut said = String::new();
-        shell.read_line(&mut said).map_err(|e| format!("the guest's rping does not listen: {e}"))?;
+        shell.read_line(&mut said).map_err(|e| format!("the guest's server does not listen: {e}"))?;
         let mut peer = client()?;
         peer.wait(Instant::now() + LIMIT).map_err(|e| e.to_string())?;
         let peer = peer.finish().map_err(|e| e.to_string())?;
@@ -354,8 +311,19 @@ impl Guest {
         let word = if peer.ok() { "wait\n" } else { "kill\n" };
         let ended = shell.get_mut().write_all(word.as_bytes()).and_then(|()| shell.read_to_string(&mut said));
         let _ = fs::write(crate::run::with(log, "guest"), &said);
-        ended.map_err(|e| format!("the guest's rping does not end: {e}; peer: {}", peer.verdict()))?;
+        ended.map_err(|e| format!("the guest's server does not end: {e}; peer: {}", peer.verdict()))?;
         Ok((peer, said))
+    }
+
+    /// A function that waits until something in the guest listens at the port; false: there is no guest any more.
+    pub fn waits(&self, port: u16) -> impl Fn() -> bool + Send + Sync + 'static {
+        let address = self.address;
+        move || {
+            let lines = format!("{}until listens; do usleep 20000; done\necho listening\nexit\n", listens(port));
+            let mut said = String::new();
+            let shell = Guest::shell_at(address, &lines);
+            shell.and_then(|mut shell| shell.read_to_string(&mut said)).is_ok() && said.contains("listening")
+        }
     }
 
     /// Run a program in the guest. What it said.
@@ -370,7 +338,7 @@ impl Guest {
     }
 
     /// Run a program in the guest as the client of a server of this host. What both said.
-    fn visit(
+    pub fn visit(
         &self,
         line: &str,
         port: u16,
@@ -406,10 +374,16 @@ impl Guest {
             }
             sleep(Duration::from_millis(5));
         };
-        let said = self.run(&format!("rping -c -a {HOST} -p {port} -V -v -S {size} -C 10"), log)?;
+        let host = Guest::HOST;
+        let said = self.run(&format!("rping -c -a {host} -p {port} -V -v -S {size} -C 10"), log)?;
         peer.wait(Instant::now() + LIMIT).map_err(|e| e.to_string())?;
         Ok((peer.finish().map_err(|e| e.to_string())?, said))
     }
+}
+
+/// A function of the guest's shell that says whether something listens at the port.
+fn listens(port: u16) -> String {
+    format!("listens() {{ grep -q ':{port:04X} 00000000:0000 0A' /proc/net/tcp; }}\n")
 }
 
 impl Drop for Guest {
