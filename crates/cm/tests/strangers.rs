@@ -122,3 +122,16 @@ fn visitors_that_do_not_ask_as_is_right() {
     honest(4);
     manager().destroy_id(id).unwrap();
 }
+
+/// The facts that `rdma resource show` and the reports have of ids.
+#[test]
+fn an_id_without_a_device_counts_as_the_first_device_s() {
+    let channel = Channel::new().unwrap();
+    let id = manager().create_id(&channel, 2, port_space::TCP.into(), RC).unwrap();
+    let facts = manager().facts(LONG);
+    assert!(facts.locked.is_none(), "{facts:?}");
+    // The other test's ids may be there, too.
+    let fresh: Vec<_> = facts.ids.iter().filter(|id| id.phase == "idle" && id.src.is_none()).collect();
+    assert!(!fresh.is_empty() && fresh.iter().all(|id| id.iwarp), "softiw0 is alone: {fresh:?}");
+    manager().destroy_id(id).unwrap();
+}

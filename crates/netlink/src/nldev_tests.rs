@@ -33,7 +33,7 @@ impl World for Small {
             cpus: "0".into(),
             hardware: Hardware { devices, ..Hardware::default() },
         };
-        let second = ViewInfo { device: report::Device::Iwarp, place: 1, ..first.clone() };
+        let second = ViewInfo { device: report::Device::Iwarp, place: 1, guid: 0x0200_0000_0000_0002, ..first.clone() };
         if self.both { vec![first, second] } else { vec![first] }
     }
 
@@ -164,6 +164,11 @@ fn each_of_two_devices_shows_its_own() {
     let indices: Vec<_> = answers.iter().filter_map(|(_, body)| number(body, attr::DEV_INDEX)).collect();
     assert_eq!(indices, [0, 1]);
     assert_eq!(attribute(&answers[1].1, attr::DEV_PROTOCOL), Some(&b"iw\0"[..]));
+    for guid in [attr::NODE_GUID, attr::SYS_IMAGE_GUID] {
+        let guids: Vec<_> = answers.iter().filter_map(|(_, body)| attribute(body, guid)).collect();
+        let wanted = [0x00fc_00ff_fe00_0001u64, 0x0200_0000_0000_0002].map(u64::to_ne_bytes);
+        assert_eq!(guids, wanted.each_ref().map(<[u8; 8]>::as_slice));
+    }
     for (index, qpn) in [(0, 100), (1, 101)] {
         let answers = ask(&world, cmd::RES_QP_GET, DUMP, |request| request.u32(attr::DEV_INDEX, index));
         let table = attribute(&answers[0].1, attr::RES_QP).unwrap();

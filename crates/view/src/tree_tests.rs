@@ -132,6 +132,13 @@ fn two_devices_have_two_trees_and_two_numbers() {
 }
 
 #[test]
+fn each_device_of_this_host_has_its_own_guid() {
+    let infos = ViewInfo::of(Devices::All, LinkLayer::Ethernet, false);
+    let found: Vec<_> = infos.iter().map(|info| (info.device, info.guid)).collect();
+    assert_eq!(found, [Device::Roce, Device::Iwarp].map(|device| (device, crate::hostaddr::guid_of(device))));
+}
+
+#[test]
 fn equal_content_has_an_equal_name() {
     let mut other = info();
     other.gids.pop();
