@@ -55,6 +55,12 @@ impl World {
         assert!(to.len > 0 && to.offset.checked_add(to.len).is_some_and(|end| end <= *len));
     }
 
+    fn writes_to_if_any(&self, to: Buffer) {
+        if to.len > 0 {
+            self.writes_to(to);
+        }
+    }
+
     fn act(&mut self, connection: &mut Connection, at_most: usize) {
         for _ in 0..at_most {
             let Some(output) = connection.poll() else { return };
@@ -246,6 +252,15 @@ fuzz_target!(|data: &[u8]| {
                 if input.byte() == 0xff {
                     header[usize::from(input.byte()) % HEADER] = input.byte();
                     sent = sent.wrapping_add(input.near() as usize % 4);
+                }
+                if input.byte() & 1 == 1
+                    && let Some(taken) = connection.take_at_once(&header, sent)
+                {
+                    world.writes_to_if_any(taken.to);
+                    assert!(taken.to.len <= (sent - HEADER) as u64 && world.receives.remove(&taken.op.0).is_some());
+                    world.slots.remove(&slot);
+                    (expected, slot) = (expected.wrapping_add(1), slot + 1);
+                    continue;
                 }
                 match connection.arrived(slot, &header, sent) {
                     Ok(kept) => {

@@ -15,6 +15,6 @@ mod table;
 mod wire;
 
 pub use connection::{Connection, Output, Read, Write};
-pub use table::{Buffer, Done, Op, Outcome, Refused, Remote, Reset, Transferred};
+pub use table::{Buffer, Done, Op, Outcome, Refused, Remote, Reset, Taken, Transferred};
 pub use wire::{HEADER, HELLO, Hello, HelloError, Immediate, Kind, MAX_LEN, MAX_RING, MAX_SMALL, Malformed, Message};
 pub use wire::{Settings, VERSION};

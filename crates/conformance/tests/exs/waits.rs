@@ -2,11 +2,12 @@
 //! library wakes them.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use conformance::library;
 use exs::protocol::Kind;
-use exs::socket::{Event, EventKind, Exs, Options, Queue, Socket, WaitMode};
+use exs::socket::{Event, EventKind, Exs, Memory, Options, Queue, Socket, WaitMode};
 
 use super::common::{expect, one, pair};
 
@@ -111,4 +112,36 @@ fn a_thread_that_slept_for_long_leaves_the_wire_to_the_library() {
         queue.set_bell(1, None);
         assert_eq!(queue.dequeue(4, 0, None).len(), 2);
     }
+}
+
+#[test]
+fn memory_may_be_deregistered_with_its_event() {
+    let exs = Exs::new(&library()).expect("a device");
+    let (here, there) = pair(&exs, Options::new(Kind::SeqPacket));
+    let (queue, other, out) = (sleepy(&exs), sleepy(&exs), exs.memory(8192).expect("memory"));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Another thread takes the completions.
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                other.dequeue(1, 0, None);
+            }
+        });
+        for round in 0..ROUNDS {
+            let len = [8, 250, 4096][round as usize % 3];
+            let memory = exs.memory(len).expect("memory");
+            there.receive(&memory, 0..len, false, &queue, round).expect("a receive");
+            here.send(&out, 0..len, &queue, round).expect("a send");
+            while one(&queue).kind != EventKind::Receive {}
+            if Memory::deregister(memory).is_err() {
+                over.store(true, Ordering::Relaxed);
+                panic!("the memory is in use behind the event of its receive");
+            }
+            // The event of the send may come last.
+            while queue.in_use() > 0 {
+                one(&queue);
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+    });
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::bytes::Bytes;
 use super::packets::Packets;
 use super::pulse::{Beat, Pulse};
-use super::table::{Buffer, Done, Op, Refused, Remote, Reset, Transferred};
+use super::table::{Buffer, Done, Op, Refused, Remote, Reset, Taken, Transferred};
 use super::wire::{HEADER, Hello, Immediate, Kind, MAX_LEN, Message, Settings};
 use crate::stream::acks;
 
@@ -253,6 +253,16 @@ impl Connection {
             End::Packets(end) => end.arrived(slot, message),
             End::Bytes(end) => end.arrived(message).map(|()| false),
         }
+    }
+
+    /// Take a message in that needs nothing but the next receive: small data. The caller copies them to their place,
+    /// ends the receive, and posts the slot. `None`: [`Connection::arrived`] is to take it in.
+    pub fn take_at_once(&mut self, header: &[u8; HEADER], len: usize) -> Option<Taken> {
+        let End::Packets(end) = &mut self.end else { return None };
+        let (seq, len) = Message::parse_small(header, len)?;
+        let taken = end.take_at_once(seq, len)?;
+        self.pulse.hear();
+        Some(taken)
     }
 
     /// Take the completion of a WRITE of the peer in, with its immediate value and the number of bytes. An error is a

@@ -563,9 +563,7 @@ impl Packets {
             }
             self.incoming.pop_front();
         }
-        let credits = usize::from(self.ours.credits.min(self.theirs.credits));
-        let owed = usize::from(self.owed_count);
-        if urgent || owed > credits / 2 || owed > 0 && owed + self.incoming.len() >= credits {
+        if urgent || self.is_due() {
             self.give_back(key);
         }
         while let Some(first) = self.receives.front()

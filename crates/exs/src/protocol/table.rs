@@ -76,6 +76,17 @@ impl From<Malformed> for Reset {
     }
 }
 
+/// Small data that end a receive with their arrival.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Taken {
+    /// The receive.
+    pub op: Op,
+    /// The place for the data, and how many they are.
+    pub to: Buffer,
+    /// The packet was longer than the buffer, and the rest is lost.
+    pub truncated: bool,
+}
+
 /// How an operation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Outcome {

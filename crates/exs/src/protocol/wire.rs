@@ -365,6 +365,15 @@ impl Message {
         Ok(message)
     }
 
+    /// Number and length of a SMALL; `None`: it is another message, or means nothing. As [`Message::parse`], for the
+    /// message that comes most often.
+    pub fn parse_small(header: &[u8; HEADER], sent: usize) -> Option<(u32, u32)> {
+        let (seq, len) = (be32(header, 4), be32(header, 20));
+        let zero = be32(header, 0) == 2 << 24 && be64(header, 8) == 0 && be32(header, 16) == 0 && be64(header, 24) == 0;
+        let right = zero && sent == HEADER + len as usize && u64::from(len) <= MAX_LEN;
+        right.then_some((seq, len))
+    }
+
     /// The message with the place of the memory that it names.
     pub fn named(self, at: Remote) -> Message {
         match self {
@@ -529,6 +538,25 @@ mod tests {
         assert_eq!(Immediate::parse(0xffff_0f0f), immediate);
         let indirect = Immediate { direct: false, released: 1, seq: 0 };
         assert_eq!((indirect.emit(), Immediate::parse(1 << 20)), (1 << 20, indirect));
+    }
+
+    #[test]
+    fn a_small_is_parsed_as_any_message() {
+        let small = Message::Small { seq: 0x0102_0304, len: 7 }.emit();
+        assert_eq!(Message::parse_small(&small, HEADER + 7), Some((0x0102_0304, 7)));
+        for at in 0..HEADER {
+            for bit in 0..8 {
+                let mut header = small;
+                header[at] ^= 1 << bit;
+                for sent in [HEADER + 7, HEADER + 6, HEADER + (7 ^ 1 << bit)] {
+                    let both = Message::parse(&header, sent).ok().and_then(|message| match message {
+                        Message::Small { seq, len } => Some((seq, len)),
+                        _ => None,
+                    });
+                    assert_eq!(Message::parse_small(&header, sent), both, "{at} {bit} {sent}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::queue::{Event, EventKind, Queue};
 use super::shared::Device;
 use super::{Memory, Options};
 use crate::protocol::{
-    Buffer, Connection, Done, HEADER, Kind, Op, Outcome, Output, Refused, Remote, Reset, Transferred,
+    Buffer, Connection, Done, HEADER, Kind, Op, Outcome, Output, Refused, Remote, Reset, Taken, Transferred,
 };
 
 /// Bits 56-63 of a wr_id: what was posted. Bits 0-31 are the slot, bits 32-39 the requests in front of it that have no
@@ -397,13 +397,41 @@ impl End {
                 }
                 let mut header = [0; HEADER];
                 self.slots.read(slot as usize * self.slot, &mut header);
-                if !protocol.arrived(slot as u32, &header, len as usize)? {
+                if let Some(taken) = protocol.take_at_once(&header, len as usize) {
+                    self.taken(slot as u32, taken);
+                } else if !protocol.arrived(slot as u32, &header, len as usize)? {
                     self.post_receive(slot as u32).map_err(|_| Reset::Peer)?;
                 }
             }
             _ => {}
         }
         if good { Ok(()) } else { Err(of_status(wc.status())) }
+    }
+
+    /// End a receive with the small data of a slot.
+    fn taken(&mut self, slot: u32, Taken { op, to, truncated }: Taken) {
+        let Some(Operation { queue, handle, kind, memory, .. }) = self.pending.remove(op.0) else { return };
+        if to.len > 0 {
+            let from = slot as usize * self.slot + HEADER;
+            self.slots.copy_to(from, &memory.mr, to.offset as usize, to.len as usize);
+        }
+        // Before the event: the program may deregister it then.
+        drop(memory);
+        let event = Event { truncated, ..Event::new(kind, handle, Ok(to.len)) };
+        if self.leaving.is_empty() {
+            queue.put(event);
+        } else {
+            self.leaving.push_back(Leaving { queue, event, waits: false });
+        }
+        self.free(slot);
+    }
+
+    /// Post a slot again, soon.
+    fn free(&mut self, slot: u32) {
+        self.spare.push(slot);
+        if self.spare.len() == SPARE {
+            self.post_spare();
+        }
     }
 
     /// Do what the protocol says, as far as the send queue has room.
@@ -476,10 +504,7 @@ impl End {
                 Ok(())
             }
             Output::Free { slot } => {
-                self.spare.push(slot);
-                if self.spare.len() == SPARE {
-                    self.post_spare();
-                }
+                self.free(slot);
                 Ok(())
             }
             Output::Done(done) => self.done(done),

@@ -1,7 +1,7 @@
 //! Small data: the ends of their sends, the credits of several in one ACK, and what is left at the end of a connection.
 
 use super::{Fin, Incoming, Op, Outcome, Output, Packets, Refused, Reset, Source};
-use crate::protocol::table::Buffer;
+use crate::protocol::table::{Buffer, Taken};
 use crate::protocol::wire::Message;
 
 impl Packets {
@@ -24,6 +24,30 @@ impl Packets {
         self.next_seq = seq.wrapping_add(1);
         // Bounded by `small`.
         Some(Message::Small { seq, len: len as u32 })
+    }
+
+    /// See [`super::super::Connection::take_at_once`].
+    pub fn take_at_once(&mut self, seq: u32, len: u32) -> Option<Taken> {
+        let idle = self.dead.is_none() && !self.peer_fin && self.leaving.is_none() && self.outputs.is_empty();
+        if !idle || seq != self.expected || len > self.ours.small || !self.incoming.is_empty() {
+            return None;
+        }
+        let receive = self.receives.pop_front_if(|receive| !receive.closed)?;
+        self.expected = seq.wrapping_add(1);
+        (self.owed, self.owed_count) = (Some(seq), self.owed_count + 1);
+        if self.is_due() {
+            self.give_back(None);
+        }
+        let sent = u64::from(len);
+        let to = receive.buffer.part(0, sent.min(receive.buffer.len));
+        Some(Taken { op: receive.op, to, truncated: to.len < sent })
+    }
+
+    /// True if credits are to be given back: more than half of them, or when the peer can have no other left.
+    pub(super) fn is_due(&self) -> bool {
+        let credits = usize::from(self.ours.credits.min(self.theirs.credits));
+        let owed = usize::from(self.owed_count);
+        owed > credits / 2 || owed > 0 && owed + self.incoming.len() >= credits
     }
 
     /// Give back the credits of all that is consumed. The key of the last one is needed no more.

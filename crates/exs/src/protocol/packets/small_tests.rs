@@ -1,6 +1,7 @@
 //! Small data: when their sends end, when credits come back, and what a connection leaves behind.
 
 use super::super::*;
+use crate::protocol::Taken;
 use crate::protocol::wire::Kind;
 
 fn end(credits: u16) -> Packets {
@@ -117,4 +118,50 @@ fn packets_in_slots_outlive_the_peer_that_has_ended_its_data() {
         let expected = [copy, received(1, 4, false), received(2, 0, false), received(3, 0, true)];
         assert_eq!(outputs(&mut packets), expected);
     }
+}
+
+#[test]
+fn a_receive_at_the_end_of_a_dead_connection_sees_the_end() {
+    let mut packets = end(2);
+    packets.arrived(0, Message::Fin { seq: 0 }).expect("FIN");
+    packets.reset(Reset::Peer);
+    packets.receive(Op(1), buffer(8)).expect("the end");
+    assert_eq!(outputs(&mut packets), [received(1, 0, true)]);
+}
+
+#[test]
+fn a_packet_is_taken_at_once_by_a_receive_that_waits_for_it() {
+    let taken = |op, len, truncated| Some(Taken { op: Op(op), to: buffer(len), truncated });
+    let mut packets = end(2);
+    assert_eq!(packets.take_at_once(0, 4), None, "no receive waits");
+    packets.receive(Op(1), buffer(3)).unwrap();
+    packets.receive(Op(2), buffer(8)).unwrap();
+    packets.receive(Op(3), buffer(8)).unwrap();
+    assert_eq!(packets.take_at_once(1, 4), None, "it is not the next packet");
+    assert_eq!(packets.take_at_once(0, 9), None, "it is longer than what this end takes");
+    assert_eq!(packets.take_at_once(0, 4), taken(1, 3, true));
+    assert_eq!(packets.take_at_once(1, 0), taken(2, 0, false));
+    assert_eq!(packets.take_at_once(2, 4), None, "an ACK waits");
+    assert_eq!(outputs(&mut packets), [Output::Send(Message::Ack { seq: 1 }, None)]);
+    assert_eq!(packets.take_at_once(0, 4), None, "a number twice");
+    packets.reset(Reset::Peer);
+    outputs(&mut packets);
+    assert_eq!(packets.take_at_once(2, 4), None, "behind the end of the connection");
+
+    // A READ in front of it is not over.
+    let mut packets = end(2);
+    packets.receive(Op(1), buffer(8)).unwrap();
+    packets.receive(Op(2), buffer(8)).unwrap();
+    packets.arrived(0, Message::Advert { seq: 0, addr: 0, rkey: 1, len: 8, persistent: false }).unwrap();
+    outputs(&mut packets);
+    assert_eq!(packets.take_at_once(1, 4), None, "receives end in order");
+
+    // A packet in front of it waits for a receive.
+    let mut packets = end(2);
+    packets.arrived(0, Message::Small { seq: 0, len: 4 }).unwrap();
+    assert_eq!(packets.take_at_once(1, 4), None);
+    let mut packets = end(2);
+    packets.receive(Op(1), buffer(8)).unwrap();
+    packets.arrived(0, Message::Fin { seq: 0 }).unwrap();
+    assert_eq!(packets.take_at_once(0, 4), None, "behind the end of the data");
 }
