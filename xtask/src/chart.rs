@@ -85,8 +85,8 @@ fn ticks(low: f64, high: f64) -> Vec<f64> {
     all.filter(|tick| (low * 0.999..=high * 1.001).contains(tick)).collect()
 }
 
-/// A chart of lines over sizes. `None`: there is nothing to show.
-pub fn lines(title: &str, vertical: &str, note: &str, lines: &[Line]) -> Option<String> {
+/// A chart of lines over sizes, with the names of its axes. `None`: there is nothing to show.
+pub fn lines(title: &str, [horizontal, vertical]: [&str; 2], note: &str, lines: &[Line]) -> Option<String> {
     const HEIGHT: f64 = 600.0;
     let points = || lines.iter().flat_map(|line| &line.points).filter(|(_, figure)| *figure > 0.0);
     let mut sizes: Vec<usize> = points().map(|(size, _)| *size).collect();
@@ -110,7 +110,7 @@ pub fn lines(title: &str, vertical: &str, note: &str, lines: &[Line]) -> Option<
     }
     rule(&mut svg, [left, top, left, bottom], INK, "");
     rule(&mut svg, [left, bottom, right, bottom], INK, "");
-    write_text(&mut svg, [left.midpoint(right), bottom + 44.0], 14, "middle", "Bytes of a write");
+    write_text(&mut svg, [left.midpoint(right), bottom + 44.0], 14, "middle", horizontal);
     let _ = writeln!(svg, "<g transform=\"translate(20 {:.1}) rotate(-90)\">", top.midpoint(bottom));
     write_text(&mut svg, [0.0, 4.0], 14, "middle", vertical);
     svg.push_str("</g>\n");
@@ -205,7 +205,7 @@ mod tests {
     fn a_chart_has_its_lines_and_a_bar_its_figure() {
         let points = vec![(8, 0.5), (1024, 20.0), (2048, 0.0)];
         let line = Line { name: "a < b".into(), color: BLUE, is_limit: false, is_thin: false, points };
-        let svg = lines("Title", "us", "note", &[line]).unwrap();
+        let svg = lines("Title", ["bytes", "us"], "note", &[line]).unwrap();
         for wanted in ["a &lt; b", ">1 KiB<", "polyline", ">0.5<", ">20<"] {
             assert!(svg.contains(wanted), "{wanted}: {svg}");
         }
@@ -213,6 +213,6 @@ mod tests {
         let bar = |figure| Bar { name: "nginx".into(), color: RED, figure };
         let svg = bars("Title", "over TCP", "note", &[("moved", RED)], &[vec![bar(2.5), bar(f64::NAN)]]).unwrap();
         assert!(svg.contains(">2.50<") && svg.contains(">nginx<") && !svg.contains("NaN"), "{svg}");
-        assert!(lines("", "", "", &[]).is_none() && bars("", "", "", &[], &[]).is_none());
+        assert!(lines("", ["", ""], "", &[]).is_none() && bars("", "", "", &[], &[]).is_none());
     }
 }

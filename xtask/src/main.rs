@@ -7,6 +7,7 @@ mod circles;
 mod citations;
 mod ctests;
 mod environment;
+mod figures;
 mod interop;
 #[cfg(test)]
 mod links;
@@ -41,7 +42,8 @@ cargo xtask sock-programs         random programs of socket calls on TCP and wit
 cargo xtask taps-cost             no test: what captures and faults cost who does not use them; minutes, on a quiet \
 machine
 cargo xtask sock-speed            no test: softrnic sock beside plain TCP, in turns; seven minutes, or two with --quick
-cargo xtask iwarp-speed           no test: softiw0 beside plain TCP, in turns; minutes, on a quiet machine
+cargo xtask iwarp-speed           no test: softiw0 beside plain TCP, in turns; minutes, on a quiet machine; one turn \
+with --quick
 
 Options:
   --quick         fewer cases and shorter runs: a few minutes
@@ -147,7 +149,7 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        ["iwarp-speed"] => match interop::iwarp_speed::measure(options.page.as_deref()) {
+        ["iwarp-speed"] => match interop::iwarp_speed::measure(options.quick, options.page.as_deref()) {
             Ok(met) => ExitCode::from(u8::from(!met)),
             Err(e) => {
                 eprintln!("{e}");

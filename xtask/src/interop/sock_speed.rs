@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::figures::median;
 use crate::run::{Finished, Program, Running};
 use crate::{logs, root, target_dir};
 
@@ -128,13 +129,6 @@ const MUSTS: &[Must] = &[
     aim("nginx, 1 KB, keep-alive", Row::Rate(NGINX_1K), Moved, OverTcp(1.5)),
     aim("pgbench -S", Row::Rate(PGBENCH), Moved, OverTcp(1.2)),
 ];
-
-/// One number of all the turns.
-fn median(figures: &[f64]) -> f64 {
-    let mut sorted = figures.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
-}
 
 /// The median of a way's figures over those of TCP in the same turns.
 fn over_tcp(figures: &Figures, row: Row, way: Way) -> Option<f64> {

@@ -3,8 +3,9 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use super::{Bound, Figures, MUSTS, ROUNDS, Row, STREAMS, Way, median, over_tcp, programs};
+use super::{Bound, Figures, MUSTS, ROUNDS, Row, STREAMS, Way, over_tcp, programs};
 use crate::chart::{self, AMBER, BLACK, BLUE, Bar, GREEN, GREY, Line, RED, bytes};
+use crate::figures::{load, machine, median};
 
 /// A number of three digits at least.
 fn short(figure: f64) -> String {
@@ -40,25 +41,15 @@ fn table(figures: &Figures, text: &mut String, title: &str, rows: &[(String, Row
     text.push('\n');
 }
 
-/// Where it was measured: processors and kernel.
-fn machine() -> String {
-    let cpus = std::thread::available_parallelism().map_or(0, usize::from);
-    let model = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = model.lines().find_map(|line| line.strip_prefix("model name")?.split(':').nth(1)).unwrap_or("unknown");
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    format!("{cpus} processors ({}), Linux {}", model.trim(), kernel.trim())
-}
-
 /// The text of the page.
 pub fn text(figures: &Figures, [line, wake, copy]: [f64; 3], turns: usize) -> String {
     let mut text = String::new();
-    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let _ = writeln!(
         text,
         "Medians of {turns} turns on {}; load of the machine {}. In brackets: over TCP's figure of the same turn, the \
          median.\n",
         machine(),
-        load.split_whitespace().next().unwrap_or_default()
+        load()
     );
     text.push_str("## What must hold\n\n| figure | | bound | is | |\n|---|---|---|---|---|\n");
     for must in MUSTS {
@@ -169,12 +160,12 @@ fn plots(figures: &Figures, [line, wake, copy]: [f64; 3]) -> Vec<Plot> {
         (
             "sock-round.svg",
             "Round trips over size: TCP, unix sockets and moved connections beside the limits of the machine",
-            chart::lines("Round trips", "Microseconds there and back", &note, &rounds),
+            chart::lines("Round trips", ["Bytes of a message", "Microseconds there and back"], &note, &rounds),
         ),
         (
             "sock-stream.svg",
             "Streams over the size of writes: TCP, unix sockets and moved connections beside a copy in memory",
-            chart::lines("Streams", "GB/s (10^9 bytes a second)", &note, &streams),
+            chart::lines("Streams", ["Bytes of a write", "GB/s (10^9 bytes a second)"], &note, &streams),
         ),
         ("sock-programs.svg", speed, chart::bars(speed, "times plain TCP", &note, &legend, &groups)),
     ];
