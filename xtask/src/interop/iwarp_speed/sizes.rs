@@ -164,6 +164,9 @@ impl Sizes {
         let (mut text, mut charts) = (String::new(), Vec::new());
         for kind in KINDS {
             let _ = writeln!(text, "\n## The {} over the size of messages", kind.name());
+            if matches!(kind, Kind::Latency) {
+                text += WAKES;
+            }
             for (link, _) in LINKS {
                 let ways = kind.ways();
                 if let Some(chart) = self.chart(link, kind) {
@@ -204,6 +207,10 @@ impl Sizes {
         chart::lines(&format!("{what} over {link}"), ["Bytes of a message", unit], &machine(), &lines)
     }
 }
+
+/// Why a WRITE takes longer than a SEND.
+const WAKES: &str = "\n`ib_send_lat` polls a completion queue, and by that moves what has come. `ib_write_lat` looks \
+                     at memory and asks the device nothing meanwhile: the device's thread is woken for each message.\n";
 
 /// How many messages of a size a stream has.
 fn messages(size: usize) -> usize {
