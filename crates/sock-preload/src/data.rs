@@ -118,6 +118,18 @@ pub fn with<R>(fd: i32, by_ring: impl FnOnce(&Use) -> R, by_kernel: impl FnOnce(
     result
 }
 
+/// As [`with`], for one call in one direction.
+fn moving(fd: i32, sends: bool, by_ring: impl FnOnce(&Use) -> isize, by_kernel: impl FnOnce() -> isize) -> isize {
+    let by_tcp = || {
+        let moved = by_kernel();
+        if moved > 0 {
+            meet::turned(fd, sends);
+        }
+        moved
+    };
+    with(fd, by_ring, by_tcp)
+}
+
 const RECEIVE_FLAGS: i32 = libc::MSG_PEEK
     | libc::MSG_WAITALL
     | libc::MSG_DONTWAIT
@@ -333,7 +345,8 @@ unsafe extern "C" fn read_known(fd: i32, buf: *mut c_void, len: usize) -> isize 
     if len == 0 {
         return by_kernel();
     }
-    with(fd, |connection| receive(connection, &one(buf, len), 0).unwrap_or_else(by_kernel), by_kernel)
+    let by_ring = |connection: &Use| receive(connection, &one(buf, len), 0).unwrap_or_else(by_kernel);
+    moving(fd, false, by_ring, by_kernel)
 }
 
 unsafe extern "C" fn readv_known(fd: i32, vector: *const iovec, count: i32) -> isize {
@@ -345,13 +358,14 @@ unsafe extern "C" fn readv_known(fd: i32, vector: *const iovec, count: i32) -> i
         let pieces = pieces.filter(|pieces| pieces.len() > 0);
         pieces.and_then(|pieces| receive(connection, &pieces, 0)).unwrap_or_else(by_kernel)
     };
-    with(fd, by_ring, by_kernel)
+    moving(fd, false, by_ring, by_kernel)
 }
 
 unsafe extern "C" fn recv_known(fd: i32, buf: *mut c_void, len: usize, flags: i32) -> isize {
     // SAFETY: the caller's arguments.
     let by_kernel = || unsafe { point_at!(recv, fd, buf, len, flags) };
-    with(fd, |connection| receive(connection, &one(buf, len), flags).unwrap_or_else(by_kernel), by_kernel)
+    let by_ring = |connection: &Use| receive(connection, &one(buf, len), flags).unwrap_or_else(by_kernel);
+    moving(fd, false, by_ring, by_kernel)
 }
 
 unsafe extern "C" fn recvfrom_known(
@@ -373,7 +387,7 @@ unsafe extern "C" fn recvfrom_known(
         }
         got.unwrap_or_else(by_kernel)
     };
-    with(fd, by_ring, by_kernel)
+    moving(fd, false, by_ring, by_kernel)
 }
 
 unsafe extern "C" fn recvmsg_known(fd: i32, message: *mut msghdr, flags: i32) -> isize {
@@ -392,13 +406,14 @@ unsafe extern "C" fn recvmsg_known(fd: i32, message: *mut msghdr, flags: i32) ->
         });
         received.unwrap_or_else(by_kernel)
     };
-    with(fd, by_ring, by_kernel)
+    moving(fd, false, by_ring, by_kernel)
 }
 
 unsafe extern "C" fn write_known(fd: i32, buf: *const c_void, len: usize) -> isize {
     // SAFETY: the caller's arguments.
     let by_kernel = || unsafe { point_at!(write, fd, buf, len) };
-    with(fd, |connection| send_all(connection, &one(buf, len), 0).unwrap_or_else(by_kernel), by_kernel)
+    let by_ring = |connection: &Use| send_all(connection, &one(buf, len), 0).unwrap_or_else(by_kernel);
+    moving(fd, true, by_ring, by_kernel)
 }
 
 unsafe extern "C" fn writev_known(fd: i32, vector: *const iovec, count: i32) -> isize {
@@ -410,13 +425,14 @@ unsafe extern "C" fn writev_known(fd: i32, vector: *const iovec, count: i32) -> 
         let pieces = pieces.filter(|pieces| pieces.len() > 0);
         pieces.and_then(|pieces| send_all(connection, &pieces, 0)).unwrap_or_else(by_kernel)
     };
-    with(fd, by_ring, by_kernel)
+    moving(fd, true, by_ring, by_kernel)
 }
 
 unsafe extern "C" fn send_known(fd: i32, buf: *const c_void, len: usize, flags: i32) -> isize {
     // SAFETY: the caller's arguments.
     let by_kernel = || unsafe { point_at!(send, fd, buf, len, flags) };
-    with(fd, |connection| send_all(connection, &one(buf, len), flags).unwrap_or_else(by_kernel), by_kernel)
+    let by_ring = |connection: &Use| send_all(connection, &one(buf, len), flags).unwrap_or_else(by_kernel);
+    moving(fd, true, by_ring, by_kernel)
 }
 
 unsafe extern "C" fn sendto_known(
@@ -430,7 +446,8 @@ unsafe extern "C" fn sendto_known(
     // SAFETY: the caller's arguments.
     let by_kernel = || unsafe { point_at!(sendto, fd, buf, len, flags, to, to_len) };
     // The kernel ignores the address of a connection's peer (tcp_sendmsg).
-    with(fd, |connection| send_all(connection, &one(buf, len), flags).unwrap_or_else(by_kernel), by_kernel)
+    let by_ring = |connection: &Use| send_all(connection, &one(buf, len), flags).unwrap_or_else(by_kernel);
+    moving(fd, true, by_ring, by_kernel)
 }
 
 /// Descriptors that a message carries go to somebody who does not know of the ring.
@@ -475,7 +492,7 @@ unsafe extern "C" fn sendmsg_known(fd: i32, message: *const msghdr, flags: i32) 
         let pieces = unsafe { message.as_ref() }.and_then(|header| unsafe { many(header.msg_iov, header.msg_iovlen) });
         pieces.and_then(|pieces| send_all(connection, &pieces, flags)).unwrap_or_else(by_kernel)
     };
-    with(fd, by_ring, by_kernel)
+    moving(fd, true, by_ring, by_kernel)
 }
 
 /// Whether messages go by a connection of ours. Descriptors in them are let go.

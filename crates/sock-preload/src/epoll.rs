@@ -300,7 +300,7 @@ fn register(set: i32, operation: i32, fd: i32, asked: Option<(u32, u64)>) {
             registered.events.store(events, Ordering::Relaxed);
             registered.low.store(data as u32, Ordering::Relaxed);
             registered.high.store((data >> 32) as u32, Ordering::Relaxed);
-            registered.set.store((set + 1).cast_unsigned(), Ordering::SeqCst);
+            registered.set.store((set + 1).cast_unsigned(), Ordering::Release);
         }
         _ => {}
     }

@@ -26,6 +26,10 @@ use crate::{descriptors, epoll, holders, link, process, status};
 const FEW: u32 = 2;
 /// Calls after which the other end is given up.
 const MANY: u32 = 4096;
+/// Changes from sending to receiving and back after which it is given up, too, if it was waited for as long: a server
+/// that forks has it alone only when the other process has closed it.
+const TURNS: u32 = 256;
+const PATIENCE: u64 = 200_000_000;
 
 static LOCK: AtomicU32 = AtomicU32::new(0);
 
@@ -45,7 +49,10 @@ pub fn advance(fd: i32) {
             },
         ),
         Tag::Waiting(number) => {
-            let calls = table::slot(number).calls.fetch_add(1, Ordering::Relaxed);
+            let count = &table::slot(number).calls;
+            let calls = count.load(Ordering::Relaxed);
+            // Where threads meet, a call is not counted.
+            count.store(calls.wrapping_add(1), Ordering::Relaxed);
             // A plain peer never comes: a call must cost no system call more than with TCP.
             if (calls < 16 || calls.is_power_of_two()) && process::is_own() {
                 locked(
@@ -61,6 +68,32 @@ pub fn advance(fd: i32) {
         }
         _ => {}
     }
+}
+
+/// A call has moved bytes by TCP. Where many questions were answered, the other end has made as many calls, and would
+/// have come by now; from here on no call costs anything.
+pub fn turned(fd: i32, sends: bool) {
+    let Tag::Waiting(number) = table::tag(fd) else { return };
+    let turns = &table::slot(number).turns;
+    let before = turns.load(Ordering::Relaxed);
+    if (before & 1 != 0) == sends {
+        return;
+    }
+    let after = (before ^ 1).wrapping_add(2);
+    turns.store(after, Ordering::Relaxed);
+    let is_time = || kernel::now().saturating_sub(table::slot(number).began.load(Ordering::Relaxed)) > PATIENCE;
+    if after / 2 < TURNS || !(after / 2).is_multiple_of(64) || !is_time() || !process::is_own() {
+        return;
+    }
+    locked(
+        &LOCK,
+        || {},
+        || {
+            if table::tag(fd) == Tag::Waiting(number) && see_who_came(fd, number, MANY).is_none() {
+                descriptors::untrack(fd, State::NotMet);
+            }
+        },
+    );
 }
 
 /// Whether this process has the connection alone, though it came by a fork, or was left to a child. It is looked at in
@@ -140,6 +173,8 @@ fn look_for_other_end(fd: i32) -> Option<()> {
     slot.listener.store(listener, Ordering::Relaxed);
     slot.has_come.store(0, Ordering::Relaxed);
     slot.calls.store(0, Ordering::Relaxed);
+    slot.turns.store(0, Ordering::Relaxed);
+    slot.began.store(kernel::now(), Ordering::Relaxed);
     slot.first.store(u32::from(first), Ordering::Relaxed);
     status::set(fd, Some(State::Waiting), 0);
     table::set_tag(fd, Tag::Waiting(number));

@@ -222,6 +222,10 @@ pub struct Slot {
     /// 1: `listener` is the connection of the end that came there.
     pub has_come: AtomicU32,
     pub calls: AtomicU32,
+    /// Twice how often the calls have changed from sending to receiving, or back; 1 more: the last one has sent.
+    pub turns: AtomicU32,
+    /// Since when it is waited for, in nanoseconds.
+    pub began: AtomicU64,
     /// 1: this end sends by the first stream.
     pub first: AtomicU32,
     /// SO_COOKIE.
@@ -252,6 +256,8 @@ static TABLE: [Slot; SLOTS] = [const {
         listener: AtomicI32::new(-1),
         has_come: AtomicU32::new(0),
         calls: AtomicU32::new(0),
+        turns: AtomicU32::new(0),
+        began: AtomicU64::new(0),
         first: AtomicU32::new(0),
         cookie: AtomicU64::new(0),
         looked: AtomicU64::new(0),

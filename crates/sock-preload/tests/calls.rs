@@ -171,6 +171,11 @@ fn urgent_data_are_received_at_their_place() {
 }
 
 #[test]
+fn an_end_does_not_wait_long_for_one_without_the_library() {
+    Program::new("waits", "gives-up").pairs("echo", 1, "gives-up");
+}
+
+#[test]
 fn pointers_to_nothing_are_refused() {
     Program::new("waits", "nowhere").pairs("echo", 1, "nowhere");
 }

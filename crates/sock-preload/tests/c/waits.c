@@ -531,13 +531,40 @@ static void nowhere(const char *port)
 	end(fd);
 }
 
+/* The descriptors of this process. */
+static int descriptors(void)
+{
+	int n = 0;
+
+	for (int fd = 0; fd < 40000; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
+}
+
+/* An end that waits for the other one without success waits no more, and gives back what it has for that. */
+static void gives_up(const char *port)
+{
+	int fd = dialled(port), before = descriptors();
+
+	for (int n = 0; n < 20; n++)
+		talk(fd);
+	/* Fewer than the 4,096 calls after which all do, but a while. */
+	usleep(250000);
+	for (int n = 0; n < 10; n++)
+		talk(fd);
+	CHECK(is_moved(fd) == moves);
+	if (getenv("LD_PRELOAD") != NULL && !moves)
+		CHECK(descriptors() == before - 1);
+	end(fd);
+}
+
 static const struct role roles[] = {
 	{ "echo", serve_echo }, { "low-water", low_water_set }, { "low-water-first", low_water_first },
 	{ "low-water-server", low_water_server }, { "answers", answers }, { "linger-none", linger_none },
 	{ "sees-reset", sees_reset }, { "linger-long", linger_long }, { "counts", counts }, { "deaf", deaf },
 	{ "time-limits", time_limits }, { "waits-all", waits_all }, { "masks", masks }, { "polled", polled },
 	{ "urgent", urgent }, { "hears-urgent", hears_urgent }, { "exclusive", exclusive }, { "nested", nested },
-	{ "nowhere", nowhere }, { "many", serve_many },
+	{ "nowhere", nowhere }, { "gives-up", gives_up }, { "many", serve_many },
 };
 
 int main(int count, char **words)
