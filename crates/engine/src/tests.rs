@@ -11,6 +11,7 @@ mod long;
 mod managed;
 mod managed_here;
 mod managed_hostile;
+mod managed_orders;
 mod managed_quiet;
 mod mock;
 mod mtu;
