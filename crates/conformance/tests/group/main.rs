@@ -250,38 +250,67 @@ fn a_window_of_2000() {
     assert!(chain.look().iter().all(|(region, _)| *region == expected));
 }
 
-/// Four clients at once, each in its own part of the region.
-#[test]
-fn four_clients_use_one_chain() {
+/// Several clients at once, each in its own part of the region.
+fn clients(mut chain: Chain, replicas: usize, clients: u64, ops: usize) {
     let fixture = Fixture::open();
-    let mut chain = Chain::start(&[2, 1]);
-    let lot = REGION as u64 / 4;
-    let mut expected = vec![vec![0; REGION]; 3];
-    let parts: Vec<Vec<Vec<u8>>> = std::thread::scope(|scope| {
-        let one = |i: u64| {
-            let (fixture, first) = (&fixture, chain.first);
+    let lot = REGION as u64 / clients;
+    let mut expected = vec![vec![0; REGION]; replicas];
+    let all: Vec<_> = (0..clients).map(|_| client(&fixture, chain.first, 8)).collect();
+    let before = chain.look();
+    let ended: Vec<_> = std::thread::scope(|scope| {
+        let one = |(i, (mut client, buffer)): (usize, (Client, Arc<Mr>))| {
             scope.spawn(move || {
-                let (mut client, buffer) = client(fixture, first, 8);
-                let mut random = Random::new(i);
+                let mut random = Random::new(i as u64);
                 buffer.write(0, &(0..REGION).map(|_| random.next() as u8).collect::<Vec<_>>());
-                let mut model = Model { regions: vec![vec![0; REGION]; 3], values: Vec::new() };
-                let list: Vec<Operation> = (0..150).map(|_| any(&mut random, i * lot, lot, 3)).collect();
+                let mut model = Model { regions: vec![vec![0; REGION]; replicas], values: Vec::new() };
+                let base = i as u64 * lot;
+                let list: Vec<Operation> = (0..ops).map(|_| any(&mut random, base, lot, replicas)).collect();
                 list.iter().for_each(|op| model.apply(op, &buffer));
-                client.run(&list, Wait::Poll).unwrap_or_else(|error| panic!("{error}"));
-                model.regions
+                let done = client.run(&list, Wait::Poll).unwrap_or_else(|error| panic!("{error}"));
+                let found: Vec<_> = done.into_iter().map(|done| done.values).collect();
+                // The counts of a server are those of the groups that live.
+                (found == model.values, model.regions, client)
             })
         };
-        let clients: Vec<_> = (0..4).map(one).collect();
+        let clients: Vec<_> = all.into_iter().enumerate().map(one).collect();
         clients.into_iter().map(|client| client.join().expect("a client")).collect()
     });
-    for (i, regions) in parts.iter().enumerate() {
+    for (i, (same, regions, _)) in ended.iter().enumerate() {
+        assert!(same, "a gCAS of client {i} of {clients} found other values than the model's");
         let range = i * lot as usize..(i + 1) * lot as usize;
         for (whole, part) in expected.iter_mut().zip(regions) {
             whole[range.clone()].copy_from_slice(&part[range.clone()]);
         }
     }
-    let found = chain.look();
-    assert!(found.iter().zip(&expected).all(|((region, _), expected)| region == expected));
+    for (i, (region, counts)) in chain.look().iter().enumerate() {
+        assert!(*region == expected[i], "replica {i} of {replicas}, {clients} clients");
+        assert_eq!(counts[0], before[i].1[0], "a post after set-up at replica {i}");
+        assert!(counts[1] >= before[i].1[1] + clients * ops as u64);
+    }
+}
+
+#[test]
+fn four_clients_use_one_chain() {
+    clients(Chain::start(&[2, 1]), 3, 4, 150);
+}
+
+/// Chains of 1, 3, 5 and 16 in one process and in three, with one client and with four.
+fn every_chain(env: &[(&str, &str)]) {
+    for counts in [&[1][..], &[3], &[5], &[16], &[1, 1, 1], &[2, 2, 1], &[6, 5, 5]] {
+        for number in [1, 4] {
+            clients(Chain::start_in(counts, env), counts.iter().sum(), number, 40);
+        }
+    }
+}
+
+#[test]
+fn chains_of_every_length_serve_one_client_and_four() {
+    every_chain(&[]);
+}
+
+#[test]
+fn chains_of_every_length_have_regions_where_peers_map_them() {
+    every_chain(&[("SOFTRNIC_MIGRATE", "1")]);
 }
 
 /// A gCAS that succeeds at some replicas only is taken back there.
