@@ -63,6 +63,8 @@ const PERFTEST: u16 = 18515;
 
 #[rustfmt::skip]
 const PAIRS: &[Pair] = &[
+    // As README.md has it.
+    Pair { server: "rping -s -a @ -v", client: "rping -c -a @ -v -C 10", port: PORT, stays: false, wants: "ping data: rdma-ping-9", anywhere: false },
     Pair { server: "rping -s -a @ -p 7174 -v", client: "rping -c -a @ -p 7174 -V -v -C 10", port: PORT, stays: false, wants: "ping data: rdma-ping-9", anywhere: true },
     Pair { server: "rping -s -a @ -p 7174 -S 65535", client: "rping -c -a @ -p 7174 -V -v -C 10 -S 65535", port: PORT, stays: false, wants: "ping data: rdma-ping-9", anywhere: true },
     Pair { server: "rping -s -P -a @ -p 7174", client: "rping -c -a @ -p 7174 -V -v -C 5", port: PORT, stays: true, wants: "ping data: rdma-ping-4", anywhere: false },
@@ -89,6 +91,7 @@ const PAIRS: &[Pair] = &[
     Pair { server: "fio --name=x --ioengine=rdma --port=19921 --bs=64k --size=4m --iodepth=64 --thread --rw=read", client: "fio --name=x --ioengine=rdma --port=19921 --bs=64k --size=4m --iodepth=64 --thread --hostname=@ --verb=read --rw=write", port: FIO, stays: false, wants: "err= 0", anywhere: false },
     Pair { server: "fio --name=x --ioengine=rdma --port=19921 --bs=64k --size=4m --iodepth=64 --thread --rw=read --verify=crc32c", client: "fio --name=x --ioengine=rdma --port=19921 --bs=64k --size=4m --iodepth=64 --thread --hostname=@ --verb=send --rw=write --verify=crc32c --do_verify=0", port: FIO, stays: false, wants: "err= 0", anywhere: true },
     Pair { server: "fi_pingpong -p verbs -e msg -I 10 -c", client: "fi_pingpong -p verbs -e msg -I 10 -c @", port: PINGPONG, stays: false, wants: "1m ", anywhere: false },
+    Pair { server: "fi_pingpong -6 -p verbs -e msg -I 10 -c", client: "fi_pingpong -6 -p verbs -e msg -I 10 -c @", port: PINGPONG, stays: false, wants: "1m ", anywhere: false },
     Pair { server: "ib_write_bw -R -s 65536 -n 50 -F -q 4", client: "ib_write_bw -R -s 65536 -n 50 -F -q 4 @", port: PERFTEST, stays: false, wants: " 65536 ", anywhere: true },
     Pair { server: "ib_read_bw -R -s 65536 -n 50 -F", client: "ib_read_bw -R -s 65536 -n 50 -F @", port: PERFTEST, stays: false, wants: " 65536 ", anywhere: true },
 ];
@@ -181,8 +184,9 @@ fn device(suite: &mut Suite, options: &Options, sandbox: &Sandbox, link: &str, n
     let pairs = PAIRS.iter().filter(|pair| pair.anywhere || link == "veth");
     for pair in pairs {
         for ip in [Ip::V4, Ip::V6] {
-            // perftest and fio have IPv4 alone behind -R; what names the server's address shows that IPv6 is no other.
-            if ip == Ip::V6 && !pair.server.contains('@') {
+            // perftest and fio have IPv4 alone behind -R, fi_pingpong has IPv6 with -6 alone; what names the server's
+            // address shows that IPv6 is no other.
+            if !pair.server.contains('@') && (ip == Ip::V6) != pair.server.contains(" -6 ") {
                 continue;
             }
             let address = net.address(0, ip);
@@ -248,4 +252,22 @@ fn peers(net: &Net, ip: Ip, log: &str, (ours, theirs): (&str, &str), size: usize
 pub fn wants(text: &str, part: &str) -> Result<(), String> {
     let last = || text.lines().rev().take(3).collect::<Vec<_>>().join(" / ");
     if text.contains(part) { Ok(()) } else { Err(format!("no `{part}` in: {}", last())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn the_first_pair_is_the_one_of_the_readme() {
+        let text = fs::read_to_string(root().join("README.md")).unwrap();
+        let (server, client) = PAIRS.first().map(|pair| (pair.server, pair.client)).unwrap();
+        // What README.md shows goes on until the reader ends it.
+        for line in [server, client.trim_end_matches(" -C 10")] {
+            let line = format!("softrnic run --device iwarp -- {}\n", line.replace('@', "192.0.2.1"));
+            assert!(text.contains(&line), "{line}");
+        }
+    }
 }
