@@ -54,6 +54,13 @@ pub fn build(suite: &mut Suite, _: &Options) {
             suite.fail(format!("target/release/{file}"), "was not built");
         }
     }
+    without_std(suite);
+}
+
+/// The crate `iwarp` in a program that has no std.
+fn without_std(suite: &mut Suite) {
+    let program = cargo("no-std").dir(root().join("interop/no-std")).args(["build", "--locked"]);
+    one(suite, "iwarp without std", program.env("CARGO_TARGET_DIR", target_dir().join("no-std")), BUILD);
 }
 
 pub fn fmt(suite: &mut Suite, _: &Options) {
