@@ -367,6 +367,15 @@ fn large_messages_go_the_quicker_way() {
     let caps = env.caps(link).single_copy.unwrap();
     assert_eq!((caps.above, caps.flowing_above, caps.shared_above), (4096, 4096, 4096));
     assert_eq!(env.caps(LinkId::LOOPBACK).single_copy.unwrap().above, 1024);
+    // Where the answer for one message is that none goes by single copy, no threshold would let that message.
+    for wanted in [None, Some(0), Some(100), Some(1025), Some(u32::MAX)] {
+        env.config.single_copy_above = wanted;
+        for (link, len) in [link, LinkId::LOOPBACK].into_iter().flat_map(|link| (0..2048).map(move |len| (link, len))) {
+            let all = env.caps(link).single_copy.unwrap();
+            let least = all.above.min(all.flowing_above).min(all.shared_above).min(all.either_from.saturating_sub(1));
+            assert!(env.caps_for(link, len).single_copy.is_some() || len <= least, "{wanted:?}, {len} bytes");
+        }
+    }
 
     let Some(mapped) = env.allocate_shared(8192) else { panic!("memory cannot be shared here") };
     let mut own = [0u8; 8];

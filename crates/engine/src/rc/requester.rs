@@ -73,7 +73,7 @@ impl<P: Env> Engine<P> {
                 }
             }
             // 10.3.1.5: in SQD, requests that have not begun stay where they are
-            if qp.state == QpState::Sqd || qp.halted {
+            if qp.state != QpState::Rts || qp.halted {
                 return Ok(());
             }
             match self.fetch(qp, now) {
@@ -87,15 +87,19 @@ impl<P: Env> Engine<P> {
     fn fetch(&mut self, qp: &mut Qp, now: Nanos) -> Fetched {
         if qp.cross_channel {
             self.run_tasks(qp, now);
+            // A request that completes may find its completion queue full, which ends the queue pair (10.2.6.3).
+            if !qp.sq.is_runnable() || !self.may_go_on(qp, now) || qp.state != QpState::Rts {
+                return Fetched::No;
+            }
         }
-        if !qp.sq.is_runnable() || qp.cross_channel && !self.may_go_on(qp, now) {
+        if !qp.sq.is_runnable() {
             return Fetched::No;
         }
         // The list grows with the most requests under way at one time, which is mostly far less than the queue holds.
         if qp.inflight.is_full() && qp.inflight.try_reserve(1).is_err() {
             // Without memory for more, the next waits for one to finish.
             self.retire(qp, now);
-            if qp.inflight.is_full() {
+            if qp.inflight.is_full() || qp.state != QpState::Rts {
                 return Fetched::No;
             }
         }

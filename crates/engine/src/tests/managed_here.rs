@@ -108,3 +108,34 @@ fn what_the_own_process_does_not_allow_is_refused_by_the_responder() {
     assert_eq!((executed, ended[0]), (1, (1, WcStatus::RemInvReqErr)), "the queue pair allows READs only");
     assert_eq!(b.w.read(0, 0x210, 8), [0; 8]);
 }
+
+/// A completion queue that overruns while requests make room ends the queue pair: nothing is executed behind its end.
+#[test]
+fn nothing_is_executed_behind_an_overrun() {
+    let mut b = Bench::new(8, Some(QueueRules::default()), None);
+    b.w.net.borrow_mut().one_sided = true;
+    let n = &mut b.w.nodes[0];
+    let small = n.engine.create_cq(n.ctx, 2, 0, crate::CqOpts::default()).unwrap().0;
+    let (cq, pd) = (Some(small), Some(n.pd));
+    let cap = verbs::QpCap { max_send_wr: 8, max_inline_data: 0, ..cap() };
+    let init =
+        QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, srq: None, xrcd: None, cap, sq_sig_all: true };
+    let sends = super::managed::Array::new(cap.max_send_wr, cap.max_send_sge);
+    let rules = QueueRules { cyclic: true, ..QueueRules::default() };
+    let managed = Managed { send: Some((sends.clone(), rules)), recv: None };
+    let (first, created) = n.engine.create_managed_qp(n.ctx, &init, 1, &managed).unwrap();
+    let (second, number) = b.w.qp_of(0, &init);
+    b.w.connect(0, first, World::attr(number, 0, 0));
+    b.w.connect(0, second, World::attr(created.qpn, 0, 0));
+    (b.qp, b.peer, b.sends) = (first, second, sends);
+    for i in 0..8u64 {
+        let (body, sge) = (b.w.rdma(0, 0x200 + 8 * i), b.w.sge(0, 0, 8));
+        b.w.post(0, b.qp, Opcode::RdmaWrite, body, &[sge], i).unwrap();
+    }
+    b.enable(Side::Send, Count::Absolute(1)).unwrap(); // answered: only then both sides are known to be connected
+    b.w.nodes[0].engine.poll(small, 8, |_, _: &verbs::Completion| {});
+    b.enable(Side::Send, Count::Absolute(60)).unwrap();
+    let qp = b.w.nodes[0].engine.qps.get(b.qp).unwrap();
+    assert_eq!((qp.state, qp.sq.fetched), (QpState::Err, 9), "one circle, and what made room for the next");
+    assert_eq!(b.w.net.borrow().executed, 8);
+}

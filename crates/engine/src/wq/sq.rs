@@ -426,7 +426,7 @@ impl SendQueue {
         Some((number, self.copy(number)))
     }
 
-    /// Takes the request that [`SendQueue::peek`] gave; its number.
+    /// Takes the next request, which has been copied; its number.
     pub fn advance(&mut self) -> u64 {
         self.fetched += 1;
         self.fetched - 1

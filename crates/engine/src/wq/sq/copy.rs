@@ -142,8 +142,8 @@ impl SendQueue {
         Some(request)
     }
 
-    /// Copies the next request that may be fetched to `to`, without taking it. False if its entry makes no sense, or
-    /// there is none; then `to` is of no use.
+    /// Copies the next request to `to`, without taking it; the queue is runnable. False if its entry makes no sense;
+    /// then `to` is of no use.
     #[inline(always)]
     pub fn peek_into(&self, to: &mut Inflight) -> bool {
         self.read(self.fetched, to).is_some()
