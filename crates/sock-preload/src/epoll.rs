@@ -254,6 +254,8 @@ unsafe extern "C" fn epoll_ctl(set: i32, operation: i32, fd: i32, event: *mut ep
     }
     match table::tag(fd) {
         Tag::Set => nest(fd),
+        // The program has no such descriptor.
+        Tag::Ours => return fail(libc::EBADF) as i32,
         Tag::Fresh(_) | Tag::Waiting(_) => {
             let result = plain();
             if result == 0 {

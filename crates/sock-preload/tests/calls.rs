@@ -114,6 +114,11 @@ fn ranges_of_descriptors_are_closed_and_the_others_go_on() {
 }
 
 #[test]
+fn descriptors_of_the_library_are_none_of_the_program() {
+    Program::new("descriptors", "numbers").pairs("many", 1, "strange-numbers");
+}
+
+#[test]
 fn dup3_closes_the_connection_whose_number_it_takes() {
     Program::new("descriptors", "dup3").pairs("many", 2, "dup3-over");
 }

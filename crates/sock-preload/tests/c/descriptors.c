@@ -207,6 +207,19 @@ static void ranges(const char *port)
 	end(low);
 }
 
+/* What the library has opened for itself is no descriptor of the program: it can be in no set. */
+static void strange_numbers(const char *port)
+{
+	int fd = dialled(port), set = epoll_create1(0), limit = sysconf(_SC_OPEN_MAX), n;
+	struct epoll_event event = {.events = EPOLLIN};
+
+	CHECK(set >= 0 && set < 1000 && is_moved(fd) == moves);
+	for (n = 1000; n < limit && n < 1 << 20; n++)
+		FAILS(epoll_ctl(set, EPOLL_CTL_ADD, n, &event), EBADF);
+	CHECK(close(set) == 0);
+	end(fd);
+}
+
 static void dup3_over(const char *port)
 {
 	int one = dialled(port), two = dialled(port), copy;
@@ -321,6 +334,7 @@ static const struct role roles[] = {
 	{ "echo", serve_echo }, { "many", serve_many }, { "vfork-exec", vfork_exec }, { "vfork-closed", vfork_closed },
 	{ "exec-unset", exec_unset }, { "exec-static", exec_static }, { "exec-self", exec_self },
 	{ "stranger", stranger }, { "goes-on", goes_on }, { "spawn-actions", spawn_actions }, { "ranges", ranges },
+	{ "strange-numbers", strange_numbers },
 	{ "dup3-over", dup3_over }, { "by-pidfd", by_pidfd }, { "stdio", stdio }, { "stdio-pair", stdio_pair },
 	{ "hears", hears },
 };
