@@ -126,6 +126,12 @@ impl Case {
                 })?
             }
         };
+        // rping's thread for events tells the main one of the end, and then asks the channel again. If the main one has
+        // destroyed the channel by then, rping ends with this error. Its client has compared all data.
+        let asks_again = here.stderr.trim_end().ends_with("rdma_get_cm_event: Bad file descriptor");
+        if self.client == Client::Guest && here.status.and_then(|s| s.code()).is_some() && asks_again {
+            return Ok(in_guest);
+        }
         self.client(&here, in_guest)
     }
 
