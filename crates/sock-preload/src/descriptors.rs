@@ -297,7 +297,7 @@ unsafe extern "C" fn dup3(from: i32, to: i32, flags: i32) -> i32 {
 }
 
 /// pidfd_getfd(2): a copy of a descriptor, by its process. The process may be this one, or one that has come from it by
-/// fork(2): then both have the connection, and the number is the same.
+/// fork(2): then both have the connection, under one number.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pidfd_getfd(process: i32, fd: i32, flags: u32) -> i32 {
     // SAFETY: the caller's arguments.

@@ -231,7 +231,7 @@ fn other_users_and_namespaces_leave_connections_to_tcp() {
         program.limited(limit, "nothing", "stays");
         program.limited("nothing", limit, "stays");
     }
-    // The files are others, and the process is the same user.
+    // Files of a mount namespace are others; its user is not.
     for (server, client) in [("mount namespace", "nothing"), ("nothing", "mount namespace"), ("user", "user")] {
         program.limited(server, client, "any");
     }

@@ -84,7 +84,7 @@ fn page(path: &str, rows: &[String], load: &str, turns: usize, sizes: &str) -> S
     )
 }
 
-/// Writes the page, and its charts into the same folder.
+/// Writes the page, and its charts beside it.
 fn write(path: &str, rows: &[String], load: &str, turns: usize, sizes: &Sizes) -> Result<(), String> {
     let write = |path: &Path, text: &str| fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()));
     let (text, charts) = sizes.page();

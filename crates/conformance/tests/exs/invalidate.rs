@@ -92,7 +92,7 @@ fn a_wrong_key_that_the_peer_takes_back_harms_the_peer_alone() {
     assert_eq!(read(&forger, first), Status::REMOTE_ACCESS, "the socket took it back before the event");
 }
 
-/// The socket does the same for a peer that says that its keys are those of windows.
+/// An ACK of the socket takes a key back from a peer that says that its keys are those of windows.
 #[test]
 fn an_ack_takes_back_the_key_of_the_peer() {
     let exs = Exs::new(&library()).expect("a device");

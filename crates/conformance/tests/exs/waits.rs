@@ -1,4 +1,4 @@
-//! Threads that sleep in the same library: one of them in the completion channel, the others until the thread of the
+//! Several threads that sleep in one library: one of them in the completion channel, the others until the thread of the
 //! library wakes them.
 
 use std::sync::Arc;

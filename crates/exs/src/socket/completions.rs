@@ -27,7 +27,8 @@ pub(super) struct Shard {
     waits: AtomicUsize,
 }
 
-/// The connection of the last completion, and the number of its queue pair: the next one is most often of the same.
+/// The connection of the last completion, and the number of its queue pair: most completions follow one of their own
+/// connection.
 type Last = Option<(u32, Arc<Socket>)>;
 
 /// How completions are looked for.

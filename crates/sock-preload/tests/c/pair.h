@@ -48,7 +48,7 @@ static inline int dial(const char *port)
 	return fd;
 }
 
-/* Listens, and says where. SO_RCVLOWAT is that of the connections, too: they have what the socket has when they come. */
+/* Listens, and says where. A connection gets its SO_RCVLOWAT from the listening socket. */
 static inline int listening_with(int least)
 {
 	struct sockaddr_in at = { .sin_family = AF_INET };

@@ -231,7 +231,9 @@ static void *interrupt_and_let(void *control)
 /* A send that has sent something returns how much (send(2)); else it is interrupted, or goes on until there is room. */
 static void sends(const char *port)
 {
-	static const struct call senders[] = { { "send", by_send, 1 }, { "write", by_write, 1 }, { "sendmsg", by_sendmsg, 1 } };
+	static const struct call senders[] = {
+		{ "send", by_send, 1 }, { "write", by_write, 1 }, { "sendmsg", by_sendmsg, 1 },
+	};
 	pthread_t other;
 	int control;
 

@@ -1,4 +1,4 @@
-/* Processes that may not do what shared memory needs: their connections stay with TCP, nothing hangs, and no call fails.
+/* Processes that may not do what shared memory needs: connections stay with TCP, nothing hangs, and no call fails.
  * SOFTRNIC_TEST_LIMIT says what a process may not do from the moment on when it has its connection. */
 #include "pair.h"
 #include <linux/filter.h>

@@ -153,7 +153,7 @@ impl Sizes {
         Ok(())
     }
 
-    /// The figure of a way at a size. iperf has the same one at each.
+    /// The figure of a way at a size. That of iperf is one for all sizes.
     fn figure(&self, link: &'static str, kind: Kind, by: By, size: usize) -> Option<f64> {
         let size = if by == By::Iperf { kind.sizes()[0] } else { size };
         self.0.get(&(link, kind, by, size)).map(|all| median(all))
