@@ -1,12 +1,9 @@
 // A client of echo_server.c: it sends its second argument to the port of its first one, and prints what comes back. It
-// uses no queue: each call waits.
+// uses no queue: each call waits. The third argument is the address of another host.
 //
-//   cc echo_client.c -lexs && softrnic run -- ./a.out PORT TEXT
-#include <arpa/inet.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+//   cc echo_client.c -lexs && softrnic run -- ./a.out PORT TEXT [ADDRESS]
 #include <sys/exs.h>
+#include "address.h"
 
 static void die(const char *what)
 {
@@ -16,19 +13,18 @@ static void die(const char *what)
 
 int main(int argc, char **argv)
 {
-	if (argc != 3) {
-		fprintf(stderr, "usage: echo_client PORT TEXT\n");
+	if (argc < 3) {
+		fprintf(stderr, "usage: echo_client PORT TEXT [ADDRESS]\n");
 		return 2;
 	}
 	size_t len = strlen(argv[2]);
 	char *answer = calloc(len + 1, 1);
-	struct sockaddr_in to = {.sin_family = AF_INET,
-				 .sin_port = htons(atoi(argv[1])),
-				 .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	int fd = exs_socket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_storage to;
+	socklen_t room = address_of(argc > 3 ? argv[3] : NULL, atoi(argv[1]), &to);
+	int fd = exs_socket(to.ss_family, SOCK_STREAM, 0);
 	if (fd < 0)
 		die("exs_socket");
-	if (exs_connect(fd, (struct sockaddr *)&to, sizeof to, 0, EXS_QHANDLE_INVALID, 0))
+	if (exs_connect(fd, (struct sockaddr *)&to, room, 0, EXS_QHANDLE_INVALID, 0))
 		die("exs_connect");
 	if (exs_send(fd, argv[2], len, 0, EXS_QHANDLE_INVALID, 0, EXS_MHANDLE_UNREGISTERED) != (ssize_t)len)
 		die("exs_send");

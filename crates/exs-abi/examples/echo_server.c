@@ -1,13 +1,11 @@
 // A server of extended sockets: it sends back what each connection sends, from one thread, until it has served as many
-// connections as its argument says (for ever without one). It prints the port at which it listens.
+// connections as its argument says (for ever without one). It prints the port at which it listens. Two more arguments
+// are the address and the port.
 //
-//   cc echo_server.c -lexs && softrnic run -- ./a.out
-#include <arpa/inet.h>
+//   cc echo_server.c -lexs && softrnic run -- ./a.out [TIMES [ADDRESS PORT]]
 #include <errno.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/exs.h>
+#include "address.h"
 
 #define CONNECTIONS 16
 #define BYTES 65536
@@ -29,15 +27,15 @@ int main(int argc, char **argv)
 		die("exs_init");
 	exs_qhandle_t queue = exs_qcreate(4 * CONNECTIONS);
 	exs_mhandle_t handle = exs_mregister(memory, sizeof memory, 0);
-	int listener = exs_socket(AF_INET, SOCK_STREAM, 0);
+	struct sockaddr_storage address;
+	socklen_t len = address_of(argc > 3 ? argv[2] : NULL, argc > 3 ? atoi(argv[3]) : 0, &address);
+	int listener = exs_socket(address.ss_family, SOCK_STREAM, 0);
 	if (queue == EXS_QHANDLE_INVALID || handle == EXS_MHANDLE_INVALID || listener < 0)
 		die("exs_qcreate, exs_mregister, exs_socket");
-	struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-	socklen_t len = sizeof address;
 	if (exs_bind(listener, (struct sockaddr *)&address, len) || exs_listen(listener, CONNECTIONS) ||
 	    exs_getsockname(listener, (struct sockaddr *)&address, &len))
 		die("exs_bind, exs_listen");
-	printf("%d\n", ntohs(address.sin_port));
+	printf("%d\n", port_of(&address));
 	fflush(stdout);
 	for (int place = 0; place < CONNECTIONS; place++)
 		if (exs_accept(listener, NULL, 0, queue, place))

@@ -9,6 +9,7 @@
 //! The child of a fork(2) has none of it: its calls are EBADF, and the parent's connections go on.
 
 mod completions;
+mod device;
 mod end;
 mod keys;
 mod lead;

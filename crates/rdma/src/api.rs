@@ -99,6 +99,8 @@ api! {
     CmApi;
     create_event_channel = c"rdma_create_event_channel"() -> *mut rdma_event_channel;
     destroy_event_channel = c"rdma_destroy_event_channel"(*mut rdma_event_channel);
+    get_devices = c"rdma_get_devices"(*mut c_int) -> *mut *mut ibv_context;
+    free_devices = c"rdma_free_devices"(*mut *mut ibv_context);
     create_id = c"rdma_create_id"(*mut rdma_event_channel, *mut *mut rdma_cm_id, *mut c_void, c_uint) -> c_int;
     destroy_id = c"rdma_destroy_id"(*mut rdma_cm_id) -> c_int;
     bind_addr = c"rdma_bind_addr"(*mut rdma_cm_id, *mut libc::sockaddr) -> c_int;

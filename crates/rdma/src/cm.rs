@@ -19,8 +19,8 @@ use sys::*;
 use verbs::{Access, QpState};
 
 use crate::api::CmApi;
-use crate::error::{Error, Result, number};
-use crate::{Context, Qp};
+use crate::error::{Error, Result, number, pointer};
+use crate::{Context, Library, Qp};
 
 mod events;
 
@@ -137,6 +137,11 @@ impl CmId {
         unsafe { Context::of_cm(self.channel.library(), raw) }
     }
 
+    /// True if it is bound to an adapter of iWARP, whose connection manager moves queue pairs to RTS itself.
+    fn is_iwarp(&self) -> bool {
+        self.context().is_ok_and(|context| context.device().is_iwarp())
+    }
+
     /// Bind the id to an address (rdma_bind_addr(3)); port 0 lets the library choose.
     pub fn bind(&self, addr: SocketAddr) -> Result<()> {
         let mut addr = raw_addr(addr);
@@ -202,7 +207,8 @@ impl CmId {
         number("rdma_connect", unsafe { (self.cm().connect)(self.raw.as_ptr(), &mut raw) })
     }
 
-    /// Move the queue pair to RTS after CONNECT_RESPONSE, and tell the peer (rdma_establish(3)).
+    /// Move the queue pair to RTS after CONNECT_RESPONSE, and tell the peer (rdma_establish(3)). iWARP has no such
+    /// event: ESTABLISHED brings the reply instead, and the queue pair is in RTS then.
     pub fn establish(&self, qp: &Qp, param: &CmParam<'_>) -> Result<()> {
         self.ready(qp, param)?;
         // SAFETY: a live id.
@@ -210,6 +216,9 @@ impl CmId {
     }
 
     fn ready(&self, qp: &Qp, param: &CmParam<'_>) -> Result<()> {
+        if self.is_iwarp() {
+            return Ok(());
+        }
         self.modify(qp, QpState::Rtr, |attr| {
             attr.qp_access_flags |= param.access.bits();
             attr.max_dest_rd_atomic = param.responder_resources;
@@ -243,6 +252,26 @@ impl CmId {
         qp.set_state(QpState::Err)?;
         // SAFETY: a live id.
         number("rdma_disconnect", unsafe { (self.cm().disconnect)(self.raw.as_ptr()) })
+    }
+}
+
+impl Library {
+    /// The open devices of librdmacm, which are those of its ids (rdma_get_devices(3)). ENOSYS: there is no librdmacm.
+    pub fn cm_contexts(self: &Arc<Self>) -> Result<Vec<Arc<Context>>> {
+        let cm = self.cm()?;
+        let mut count = 0;
+        // SAFETY: `count` is a place for the result.
+        let list = pointer("rdma_get_devices", unsafe { (cm.get_devices)(&mut count) })?;
+        let contexts = (0..usize::try_from(count).unwrap_or(0)).map_while(|i| {
+            // SAFETY: the library put `count` pointers into the list.
+            let raw = NonNull::new(unsafe { *list.as_ptr().add(i) })?;
+            // SAFETY: librdmacm's context, over this library. It stays open without the list.
+            unsafe { Context::of_cm(self, raw) }.ok()
+        });
+        let contexts = contexts.collect();
+        // SAFETY: the list of rdma_get_devices, freed once.
+        unsafe { (cm.free_devices)(list.as_ptr()) };
+        Ok(contexts)
     }
 }
 

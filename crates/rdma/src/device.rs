@@ -85,6 +85,12 @@ impl Device {
         u64::from_be(unsafe { (self.library.api.get_device_guid)(self.raw.as_ptr()) })
     }
 
+    /// True for an adapter of iWARP (`IBV_TRANSPORT_IWARP`).
+    pub fn is_iwarp(&self) -> bool {
+        // SAFETY: as above; the member never changes.
+        unsafe { (*self.raw.as_ptr()).transport_type == IBV_TRANSPORT_IWARP }
+    }
+
     /// Open the device.
     pub fn open(&self) -> Result<Arc<Context>> {
         // SAFETY: a live device.
@@ -190,6 +196,11 @@ impl Context {
 
     pub(crate) fn library(&self) -> &Library {
         &self.device.library
+    }
+
+    /// True if both are one open device: objects of one can be used with the other.
+    pub fn is_same(&self, other: &Context) -> bool {
+        self.raw == other.raw
     }
 
     /// The device that was opened.

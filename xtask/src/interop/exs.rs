@@ -1,25 +1,32 @@
 //! Extended sockets from C: `crates/exs-abi/tests/c/*.c`, with libexs.so.
 //!
 //! Each test is run with peers in its own process, with peers in others, and so again where single copies between
-//! processes are forbidden; and in one process with AddressSanitizer and UndefinedBehaviorSanitizer, and with
-//! ThreadSanitizer. The examples and the program of docs/exs.md are compiled as a user would, and run.
+//! processes are forbidden; in one process with AddressSanitizer and UndefinedBehaviorSanitizer, and with
+//! ThreadSanitizer; and over softiw0. The examples and the program of docs/exs.md are compiled as a user would, and
+//! run, also between two hosts.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::report::{Outcome, Suite};
 use crate::run::{Finished, Program};
-use crate::{Options, logs, root, target_dir};
+use crate::{Options, logs, root};
 
 use super::exports;
-use super::sandbox::{Sandbox, copy};
+use super::net::{Ip, Missing, Net};
+use super::pair::Around;
+use super::sandbox::{Sandbox, allow, copy};
 use super::{SINGLE_COPY_FORBIDDEN, at_once, run_beside};
 
-/// The limit of a program; the test itself gives up before.
 /// How the names of the library's functions begin.
 const PREFIX: &[&str] = &["exs_"];
+/// The limit of a program; the test itself gives up before.
 const LIMIT: Duration = Duration::from_secs(130);
+/// The port of a server of another host.
+const PORT: u16 = 7175;
 
 pub(super) const PLAIN: &[&str] = &["-O2"];
 pub(super) const ADDRESS: &[&str] = &[
@@ -40,14 +47,25 @@ struct Way {
     /// The place of the peers.
     peers: &'static str,
     indirect: bool,
+    /// Options of `softrnic run`.
+    options: &'static [&'static str],
 }
 
+const IWARP: &[&str] = &["--device", "iwarp"];
+/// The tests whose connections are TCP's own, whatever the device is.
+const TCP: &[&str] = &["netperf", "tcp"];
+
+const PROCESS: Way = Way { name: "one process", build: ("plain", PLAIN), peers: "one", indirect: false, options: &[] };
+
 const WAYS: &[Way] = &[
-    Way { name: "one process", build: ("plain", PLAIN), peers: "one", indirect: false },
-    Way { name: "processes", build: ("plain", PLAIN), peers: "two", indirect: false },
-    Way { name: "processes, without single copies", build: ("plain", PLAIN), peers: "two", indirect: true },
-    Way { name: "ASan, UBSan", build: ("address", ADDRESS), peers: "one", indirect: false },
-    Way { name: "TSan", build: ("thread", THREAD), peers: "one", indirect: false },
+    PROCESS,
+    Way { name: "processes", peers: "two", ..PROCESS },
+    Way { name: "processes, without single copies", peers: "two", indirect: true, ..PROCESS },
+    Way { name: "ASan, UBSan", build: ("address", ADDRESS), ..PROCESS },
+    Way { name: "TSan", build: ("thread", THREAD), ..PROCESS },
+    Way { name: "softiw0, one process", options: IWARP, ..PROCESS },
+    Way { name: "softiw0, processes", peers: "two", options: IWARP, ..PROCESS },
+    Way { name: "softiw0, TSan", build: ("thread", THREAD), options: IWARP, ..PROCESS },
 ];
 
 pub fn exs(suite: &mut Suite, options: &Options) {
@@ -67,13 +85,14 @@ pub fn exs(suite: &mut Suite, options: &Options) {
         Err(e) => return suite.fail("preparation", e),
     };
     let ways = WAYS.iter().flat_map(|way| tests.iter().map(move |test| (way, test)));
-    let cases: Vec<(&Way, &String)> = ways.filter(|(_, test)| options.wants(test)).collect();
+    let alike = |way: &Way, test: &str| !way.options.is_empty() && TCP.contains(&test);
+    let cases: Vec<(&Way, &String)> = ways.filter(|(way, test)| options.wants(test) && !alike(way, test)).collect();
     run_beside(suite, &cases, at_once(), |(way, test)| {
         let (outcome, log) = run(&sandboxes[usize::from(way.indirect)], way, test);
         (format!("{test}: {}", way.name), outcome, log)
     });
-    if options.wants("examples") {
-        examples(suite, &sandboxes[0]);
+    if options.wants("examples") && examples(suite, &sandboxes[0]) {
+        hosts(suite, &sandboxes[0]);
     }
 }
 
@@ -96,7 +115,13 @@ fn run(sandbox: &Sandbox, way: &Way, test: &str) -> (Outcome, PathBuf) {
         Err(why) => return (Outcome::Failed(why), log),
     };
     let done = sandbox
-        .program(&format!("{name}-{}", way.peers), &program, &[way.peers])
+        .program_with(
+            Around::Plain,
+            way.options,
+            &format!("{name}-{}{}", way.peers, way.options.concat()),
+            &program,
+            &[way.peers],
+        )
         .env("ASAN_OPTIONS", "detect_leaks=1:exitcode=99")
         .env("UBSAN_OPTIONS", "print_stacktrace=1:exitcode=99")
         .env("TSAN_OPTIONS", "exitcode=99")
@@ -118,25 +143,34 @@ pub(super) fn outcome(done: &Finished) -> Outcome {
 
 /// Compile a program against libexs.so, and bring it and the library to the sandbox.
 fn compile(sandbox: &Sandbox, flags: &[&str], source: &Path, name: &str) -> Result<String, String> {
-    let folder = target_dir().join("interop/exs");
-    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let library = sandbox.dir().join("libexs.so");
     let binary = sandbox.dir().join(name);
+    // Cases that run beside each other may want the same program.
+    let turn = turn_of(&binary);
+    let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
     if !binary.exists() {
         let include = root().join("crates/exs-abi/include");
         let done = Program::new("gcc", logs().join("exs").join(format!("{name}.gcc")))
             .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-g", "-pthread"])
             .args(flags)
-            .args([Path::new("-I"), &include, source, &library, Path::new("-o"), &folder.join(name)])
+            // Not copied: a child of another thread would have it open for writing, and execve(2) would be ETXTBSY.
+            .args([Path::new("-I"), &include, source, &library, Path::new("-o"), &binary])
             .args(["-Wl,-rpath,$ORIGIN"])
             .run(Duration::from_secs(60))
             .map_err(|e| e.to_string())?;
         if !done.ok() {
             return Err(format!("does not compile: {}", done.verdict()));
         }
-        copy(&folder.join(name), &binary)?;
+        allow(&binary)?;
     }
     Ok(binary.display().to_string())
+}
+
+/// The lock of a program that is compiled when it is wanted first.
+fn turn_of(binary: &Path) -> Arc<Mutex<()>> {
+    static TURNS: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+    let mut turns = TURNS.lock().unwrap_or_else(PoisonError::into_inner);
+    turns.entry(binary.to_owned()).or_default().clone()
 }
 
 fn header() -> Result<String, String> {
@@ -145,11 +179,14 @@ fn header() -> Result<String, String> {
 }
 
 /// Install, and compile the examples and the program of docs/exs.md with pkg-config; run them under `softrnic run`, and
-/// with the loader's own libibverbs.so.1, which the installation has.
-fn examples(suite: &mut Suite, sandbox: &Sandbox) {
+/// with the loader's own libibverbs.so.1, which the installation has. False: they could not be compiled.
+fn examples(suite: &mut Suite, sandbox: &Sandbox) -> bool {
     match installed(sandbox) {
         Ok(()) => suite.pass("softrnic install: the library, the header, exs.pc, the man pages"),
-        Err(why) => return suite.fail("softrnic install: the library, the header, exs.pc, the man pages", why),
+        Err(why) => {
+            suite.fail("softrnic install: the library, the header, exs.pc, the man pages", why);
+            return false;
+        }
     }
     match foreign(sandbox) {
         Ok(()) => suite.pass("softrnic install: beside another libexs.so"),
@@ -157,7 +194,10 @@ fn examples(suite: &mut Suite, sandbox: &Sandbox) {
     }
     match build_examples(sandbox) {
         Ok(()) => suite.pass("examples: they compile with exs.pc"),
-        Err(why) => return suite.fail("examples: they compile with exs.pc", why),
+        Err(why) => {
+            suite.fail("examples: they compile with exs.pc", why);
+            return false;
+        }
     }
     let here = |name: &str| sandbox.dir().join(name).display().to_string();
     let installed = sandbox.installed().join("lib").display().to_string();
@@ -192,6 +232,54 @@ fn examples(suite: &mut Suite, sandbox: &Sandbox) {
                 Ok(done) => suite.push(case, Outcome::Failed(done.verdict()), Some(done.log)),
                 Err(e) => suite.fail(case, e.to_string()),
             }
+        }
+    }
+    true
+}
+
+/// Run the examples between two hosts, over softiw0.
+fn hosts(suite: &mut Suite, sandbox: &Sandbox) {
+    let net = match Net::veth("exs") {
+        Ok(net) => net,
+        Err(Missing::Forbidden(why)) => return suite.skip("examples: two hosts", why),
+        Err(Missing::Broken(why)) => return suite.fail("examples: two hosts", why),
+    };
+    let text = "a file of more than a MiB, which is mapped\n".repeat(30_000);
+    let file = sandbox.dir().join("text");
+    if let Err(e) = fs::write(&file, &text).map_err(|e| e.to_string()).and_then(|()| allow(&file)) {
+        return suite.fail("examples: two hosts", e);
+    }
+    let installed = sandbox.installed().join("lib").display().to_string();
+    let (dir, file) = (sandbox.dir().display(), file.display());
+    for ip in [Ip::V4, Ip::V6] {
+        let address = net.address(0, ip);
+        for (name, server, client, said) in [
+            (
+                "echo",
+                format!("{dir}/echo_server 1 {address} {PORT}"),
+                format!("echo_client {PORT} hello,echo"),
+                "hello,echo\n",
+            ),
+            (
+                "a file",
+                format!("{dir}/file_server {file} 1 {address} {PORT}"),
+                format!("file_client {PORT}"),
+                text.as_str(),
+            ),
+        ] {
+            let log = |side: &str| format!("hosts-{}-{ip:?}-{side}", name.replace(' ', "-"));
+            let run = |host, side: &str, line: &str| {
+                let program = sandbox.elsewhere(&net.words(host), &log(side), IWARP, line);
+                program.env("LD_LIBRARY_PATH", &installed)
+            };
+            let client = run(1, "client", &format!("{dir}/{client} {address}"));
+            let outcome = match net.run(run(0, "server", &server), PORT, client, LIMIT) {
+                Ok((server, _)) if !server.ok() => Outcome::Failed(server.verdict()),
+                Ok((_, client)) if client.stdout != said => Outcome::Failed("other bytes came".to_owned()),
+                Ok(_) => Outcome::Passed,
+                Err(why) => Outcome::Failed(why),
+            };
+            suite.push(format!("examples: {name}, two hosts, {ip:?}"), outcome, None);
         }
     }
 }

@@ -10,10 +10,10 @@ use rdma::sys::IBV_WC_RECV_RDMA_WITH_IMM;
 use rdma::{Access, CmId, Data, Errno, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendOp, Sge, Status, Wc};
 
 use super::completions::Places;
+use super::device::Device;
 use super::keys::Keys;
 use super::pending::Pending;
 use super::queue::{Event, EventKind, Queue};
-use super::shared::Device;
 use super::{Memory, Options};
 use crate::protocol::{
     Buffer, Connection, Done, HEADER, Kind, Op, Outcome, Output, Refused, Remote, Reset, Taken, Transferred,
@@ -77,6 +77,8 @@ pub(super) struct End {
     pub qp: Arc<Qp>,
     /// The most bytes of a message that go with the request itself; 0 if not even a header may.
     inline: usize,
+    /// A transfer of a stream of fewer bytes is a WRITE with immediate.
+    imm_below: u64,
     slots: Arc<Mr>,
     /// The ring of a stream.
     ring: Option<Arc<Mr>>,
@@ -100,6 +102,8 @@ pub(super) struct End {
     peer_has_windows: bool,
     keys: Keys,
     leaving: VecDeque<Leaving>,
+    /// Completions that came before the protocol began.
+    early: Vec<Wc>,
     /// Behind the queue pair: its completions have places until it is gone.
     _places: Places,
 }
@@ -156,9 +160,10 @@ impl End {
         let ring = || device.pd.reg_mr(settings.ring as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
         let ring = stream.then(ring).transpose()?;
         let keys = Keys::new(device.windows.then(|| device.pd.clone()));
-        Ok(End {
+        let end = End {
             qp,
             inline,
+            imm_below: if device.iwarp { 0 } else { LONG },
             slots,
             ring,
             slot,
@@ -175,8 +180,14 @@ impl End {
             peer_has_windows: false,
             keys,
             leaving: VecDeque::new(),
+            early: Vec::new(),
             _places: places,
-        })
+        };
+        // Before the connection: a peer of iWARP may send before the reply has been looked at.
+        for slot in 0..receive_slots {
+            end.post_receive(slot as u32)?;
+        }
+        Ok(end)
     }
 
     /// The place of the ring, for the peer.
@@ -184,14 +195,12 @@ impl End {
         self.ring.as_ref().map_or(Remote { addr: 0, rkey: 0 }, |mr| Remote { addr: mr.addr(), rkey: mr.rkey() })
     }
 
-    /// Begin the protocol: receives are posted.
-    pub fn start(&mut self, protocol: Connection) -> rdma::Result<()> {
-        for slot in 0..self.receive_slots {
-            self.post_receive(slot as u32)?;
-        }
+    /// Begin the protocol, with what has come.
+    pub fn start(&mut self, protocol: Connection) {
         self.peer_has_windows = protocol.peer_has_windows();
         self.protocol = Some(protocol);
-        Ok(())
+        let early = std::mem::take(&mut self.early);
+        self.take(&early);
     }
 
     fn post_receive(&self, slot: u32) -> rdma::Result<()> {
@@ -350,7 +359,10 @@ impl End {
     }
 
     fn completed(&mut self, wc: &Wc) -> Result<(), Reset> {
-        let Some(protocol) = &mut self.protocol else { return Ok(()) };
+        let Some(protocol) = &mut self.protocol else {
+            self.early.push(*wc);
+            return Ok(());
+        };
         let (kind, slot) = (wc.wr_id() & KINDS, wc.wr_id() & u64::from(u32::MAX));
         let good = wc.status() == Status::SUCCESS;
         if kind != RECEIVE {

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use memory::biased;
 use rdma::sys::cma::*;
-use rdma::{CmEvent, CmId, CmParam, Context, Errno, EventChannel, Library, Pd};
+use rdma::{CmEvent, CmId, CmParam, Errno, EventChannel, Library};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fd::OwnedFd;
 use rustix::time::Timespec;
 
-use super::completions::{Completions, How};
+use super::completions::How;
+use super::device::Device;
 use super::end::End;
-use super::keys::Keys;
 use super::lead::Lead;
 use super::queue::{Event, EventKind};
 use super::{Bound, Inner, Listener, Options, Socket, Stage, To, Waiting, nanos};
@@ -32,17 +32,6 @@ const LOOK: u64 = 1 << 16;
 const POLLS: u64 = LOOK - 1;
 /// For each step of resolving an address, in milliseconds.
 const RESOLVE: u16 = 2000;
-
-/// A device with what is made of it once.
-pub(super) struct Device {
-    pub context: Arc<Context>,
-    pub pd: Arc<Pd>,
-    pub completions: Completions,
-    /// It has memory windows of type 2.
-    pub windows: bool,
-    /// It reaches ON_DEMAND regions through the kernel, and binds windows to them.
-    pub vanishing: bool,
-}
 
 pub(super) struct Shared {
     pub device: Device,
@@ -103,12 +92,8 @@ impl Shared {
         let start = || -> rdma::Result<_> {
             let channel = library.create_event_channel()?;
             channel.set_nonblocking()?;
-            let id = channel.create_id(0)?;
-            id.bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
-            let context = id.context()?;
-            let (pd, completions) = (context.alloc_pd()?, Completions::new(&context)?);
-            let windows = Keys::exist(&pd);
-            Ok((channel, Device { context, pd, completions, windows, vanishing: library.is_softrnic() }))
+            let device = Device::open(library, &channel)?;
+            Ok((channel, device))
         };
         let (channel, device) = start().map_err(|error| error.errno)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -434,14 +419,20 @@ impl Shared {
             RDMA_CM_EVENT_ADDR_RESOLVED => socket.id.resolve_route(RESOLVE).err().map(|error| error.errno),
             RDMA_CM_EVENT_ROUTE_RESOLVED => self.ask(&socket, &mut inner).err().map(|error| error.errno),
             RDMA_CM_EVENT_CONNECT_RESPONSE => self.answered(&socket, &mut inner, &event).err(),
-            RDMA_CM_EVENT_ESTABLISHED => {
-                if let Stage::Accepting((queue, handle)) = std::mem::replace(&mut inner.stage, Stage::Up) {
+            RDMA_CM_EVENT_ESTABLISHED => match std::mem::replace(&mut inner.stage, Stage::Up) {
+                Stage::Accepting((queue, handle)) => {
                     let mut event = Event::new(EventKind::Accept, handle, Ok(0));
                     event.socket = Some(socket.clone());
                     queue.put(event);
+                    None
                 }
-                None
-            }
+                stage => {
+                    inner.stage = stage;
+                    // The active side of iWARP: this is the reply.
+                    let asks = matches!(inner.stage, Stage::Connecting(_));
+                    asks.then(|| self.answered(&socket, &mut inner, &event).err()).flatten()
+                }
+            },
             RDMA_CM_EVENT_REJECTED => Some(Errno(libc::ECONNREFUSED)),
             RDMA_CM_EVENT_ADDR_ERROR | RDMA_CM_EVENT_ROUTE_ERROR | RDMA_CM_EVENT_UNREACHABLE => {
                 Some(Errno(if event.status < 0 { -event.status } else { libc::EHOSTUNREACH }))
@@ -464,6 +455,7 @@ impl Shared {
             // The program has closed it meanwhile.
             return Ok(());
         }
+        self.device.check(&socket.id)?;
         let end = End::new(&self.device, &socket.id, &socket.options)?;
         let hello =
             Hello { settings: socket.options.settings(), ring: end.ring(), windows: self.device.windows }.emit();
@@ -486,8 +478,10 @@ impl Shared {
         let refused = Errno(libc::ECONNREFUSED);
         let (protocol, param) = settings(event, &socket.options).ok_or(refused)?;
         let end = inner.end.as_mut().ok_or(refused)?;
-        let start = end.start(protocol).and_then(|()| socket.id.establish(&end.qp, &param));
-        start.map_err(|error| error.errno)?;
+        if !self.device.iwarp {
+            socket.id.establish(&end.qp, &param).map_err(|error| error.errno)?;
+        }
+        end.start(protocol);
         if let Stage::Connecting((queue, handle)) = std::mem::replace(&mut inner.stage, Stage::Up) {
             queue.put(Event::new(EventKind::Connect, handle, Ok(0)));
         }
@@ -541,6 +535,7 @@ impl Shared {
         let id: Arc<CmId> = event.id.clone().ok_or(Errno(libc::EPROTO))?;
         let options = listener.options;
         let (protocol, param) = settings(event, &options).ok_or(Errno(libc::ECONNREFUSED))?;
+        self.device.check(&id).map_err(errno)?;
         let number = self.number();
         let mut end = End::new(&self.device, &id, &options).map_err(errno)?;
         id.set_cookie(number);
@@ -552,10 +547,8 @@ impl Shared {
         lock(&self.sockets).insert(number, socket.clone());
         self.pace(options.timeout);
         self.enter(&socket, &end);
-        let accepted = end
-            .start(protocol)
-            .and_then(|()| socket.id.accept(&end.qp, &CmParam { private_data: &hello, ..param }))
-            .map_err(errno);
+        end.start(protocol);
+        let accepted = socket.id.accept(&end.qp, &CmParam { private_data: &hello, ..param }).map_err(errno);
         match accepted {
             Ok(()) => inner.end = Some(end),
             Err(_) => {

@@ -2,14 +2,14 @@
 
 use rdma::{Access, Data, Mr, SendFlags, SendOp, SendWr, Sge};
 
-use super::{End, GIVE, INLINE, LONG, NO_SLOT, PART, SEND, SILENT, SMALL, WRITE};
+use super::{End, GIVE, INLINE, NO_SLOT, PART, SEND, SILENT, SMALL, WRITE};
 use crate::protocol::{Buffer, HEADER, Message, Op, Remote, Write};
 
 impl End {
     /// WRITE, and tell the peer.
     pub(super) fn write(&mut self, Write { from, to: Remote { addr, rkey }, imm, ends }: Write) -> rdma::Result<()> {
         let Some(sge) = self.sge(from) else { return Ok(()) };
-        if from.len < LONG {
+        if from.len < self.imm_below {
             return self.post(WRITE | NO_SLOT, SendOp::WriteImm { addr, rkey, imm }, Data::Sges(&[sge]));
         }
         let op = SendOp::Write { addr, rkey };
