@@ -33,6 +33,7 @@ pub fn role(words: &[&str]) {
         "again" => again(words[1].parse().unwrap()),
         "asked-again" => asked_again(words[1].parse().unwrap(), words[2].parse().unwrap()),
         "asked-copy" => asked_copy(),
+        "dissolved" => dissolved(),
         "three" => three(),
         "forbidden" => forbidden(words[1].parse().unwrap()),
         other => panic!("{other}"),
@@ -412,6 +413,12 @@ fn a_second_attempt_of_a_socket_is_announced_as_the_first() {
     assert!(finish(&mut server, "the server").success());
 }
 
+/// A server whose client dissolves the connection: a reset (connect(2), AF_UNSPEC; `tcp_disconnect` of Linux).
+fn dissolved() {
+    let mut stream = listen("127.0.0.1:0").accept().unwrap().0;
+    assert_eq!(stream.read(&mut [0]).map_err(|error| error.kind()), Err(ErrorKind::ConnectionReset));
+}
+
 /// Asks for AF_INET_SDP, and goes on asking when its first connection is dissolved.
 fn asked_again(first: SocketAddr, plain: SocketAddr) {
     let fd = asked_socket(libc::SOCK_STREAM, 0).unwrap();
@@ -438,13 +445,12 @@ fn asked_copy() {
 #[test]
 fn a_socket_of_af_inet_sdp_stays_one() {
     let files = Files::new("asked-more");
-    let (mut first, at) = files.serve("server 127.0.0.1:0 waits 1", Both);
+    let (mut first, at) = files.serve("dissolved", Both);
     let (mut plain, there) = files.serve("server 127.0.0.1:0 waits 1", Rule::None);
     run(&files, &format!("asked-again 127.0.0.1:{at} 127.0.0.1:{there}"), Tcp, "a client that asks");
     run(&files, &format!("client 127.0.0.1:{there} waits tcp"), Rule::None, "a plain client");
     assert!(finish(&mut plain, "the plain server").success());
-    first.kill().unwrap();
-    first.wait().unwrap();
+    assert!(finish(&mut first, "the server of the first connection").success());
     let (mut server, port) = files.serve("asked-copy", Tcp);
     run(&files, &format!("client 127.0.0.1:{port} waits reset"), Rule::None, "plain, a server that asks");
     run(&files, &format!("client 127.0.0.1:{port} waits memory"), Both, "both, a server that asks");
