@@ -227,6 +227,53 @@ macro_rules! entry_point {
     };
 }
 
+/// As [`points`], for calls that move bytes: most of those of a connection that waits for its other end go to the
+/// kernel ([`crate::table::QUIET`]). They are counted as inside, and the tag is looked at again behind that. A thread
+/// that is unwound from there stays counted, and its connection with TCP.
+macro_rules! quiet_points {
+    ($($name:ident $offset:ident $function:path;)*) => { $(
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "cmp edi, {limit}", "jae 2f",
+                "mov r10d, edi", "lea r11, [rip + {tags}]", "cmp dword ptr [r11 + r10 * 4], 0", "jne 3f",
+                "2: mov r11, [rip + {next} + {offset}]", "test r11, r11", "je 4f", "jmp r11",
+                "4: push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
+                "mov edi, {offset}", "call {resolve}", "mov r11, rax",
+                "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi", "jmp r11",
+                "3: lea rax, [rip + {quiet}]", "cmp byte ptr [rax + r10], 0", "je 6f",
+                "dec byte ptr [rax + r10]",
+                "lea rax, [rip + {inside}]", "lock inc word ptr [rax + r10 * 2]",
+                "cmp byte ptr [r11 + r10 * 4], {waiting}", "jne 5f",
+                "mov r11, [rip + {next} + {offset}]", "test r11, r11", "je 5f",
+                "push rdi", ".cfi_adjust_cfa_offset 8",
+                "call r11",
+                "pop rdi", ".cfi_adjust_cfa_offset -8",
+                "mov r10d, edi", "lea r11, [rip + {inside}]", "lock dec word ptr [r11 + r10 * 2]",
+                "ret",
+                "5: lock dec word ptr [rax + r10 * 2]",
+                "6:", $crate::cancel::entry_point!(),
+                ".cfi_endproc",
+                limit = const crate::table::LIMIT,
+                tags = sym crate::table::TAGS,
+                quiet = sym crate::table::QUIET,
+                inside = sym crate::table::INSIDE,
+                waiting = const crate::table::WAITING,
+                next = sym crate::next::NEXT,
+                resolve = sym crate::next::resolve,
+                offset = const crate::next::offset::$offset,
+                function = sym $function,
+                testcancel = sym $crate::cancel::pthread_testcancel,
+                any = sym $crate::cancel::ANY,
+                caught = sym $crate::cancel::caught,
+                unwind = sym $crate::cancel::UNWIND,
+            )
+        }
+    )* };
+}
+
 /// As [`crate::next::entries`], for cancellation points.
 macro_rules! points {
     ($($name:ident $offset:ident $function:path;)*) => { $(
@@ -320,4 +367,4 @@ macro_rules! point_at {
     }};
 }
 
-pub(crate) use {entry_point, point_at, points, points_always, points_if};
+pub(crate) use {entry_point, point_at, points, points_always, points_if, quiet_points};

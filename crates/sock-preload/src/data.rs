@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use libc::{iovec, msghdr};
 use verbs::Errno;
 
-use crate::cancel::{point_at, points, points_if};
+use crate::cancel::{point_at, points_if, quiet_points};
 use crate::kernel;
 use crate::next::{self, fail};
 use crate::table::{self, Tag};
@@ -539,7 +539,7 @@ points_if! {
     sendmmsg sendmmsg sendmmsg_needs_us, sendmmsg_known;
 }
 
-points! {
+quiet_points! {
     read read read_known;
     __read read read_known;
     readv readv readv_known;

@@ -240,8 +240,31 @@ pub fn move_own(fd: i32) {
     }
 }
 
+/// Calls for descriptors of which nothing is known go on, unless the data of the event are like those of our entries.
 #[unsafe(no_mangle)]
+#[unsafe(naked)]
 unsafe extern "C" fn epoll_ctl(set: i32, operation: i32, fd: i32, event: *mut epoll_event) -> i32 {
+    core::arch::naked_asm!(
+        "cmp edx, {limit}", "jae 3f",
+        "mov r10d, edx", "lea r11, [rip + {tags}]", "cmp dword ptr [r11 + r10 * 4], 0", "jne 3f",
+        // The kernel reads no event for EPOLL_CTL_DEL, and refuses one that is nowhere.
+        "cmp esi, {del}", "je 2f",
+        "cmp rcx, {lowest}", "jb 2f",
+        "cmp dword ptr [rcx + 8], {mark}", "je 3f",
+        "2: mov r11, [rip + {next} + {offset}]", "test r11, r11", "je 3f", "jmp r11",
+        "3: jmp {function}",
+        limit = const LIMIT,
+        tags = sym table::TAGS,
+        del = const libc::EPOLL_CTL_DEL,
+        lowest = const 4096,
+        mark = const (MARK >> 32) as i32,
+        next = sym next::NEXT,
+        offset = const next::offset::epoll_ctl,
+        function = sym control_known,
+    )
+}
+
+unsafe extern "C" fn control_known(set: i32, operation: i32, fd: i32, event: *mut epoll_event) -> i32 {
     // SAFETY: the caller's event, or null.
     let asked = unsafe { event.as_ref() }.map(|event| (event.events, event.u64));
     // SAFETY: the caller's arguments.
@@ -338,18 +361,28 @@ fn control_shared(
             }
             evict(slot);
             watch.news.store(1, Ordering::Relaxed);
+            // A thread that sleeps in the set is told of our entry at once, and looks then whether there is one.
+            let is_new = sets::find(set).is_none();
+            let Some(entry) = sets::claim(set) else {
+                connection.demote(true, true, false);
+                return plain();
+            };
             let result = watch_socket(set, operation, fd, connection.number);
             if result != 0 {
+                if is_new && [libc::EBADF, libc::EINVAL, libc::EPERM].contains(&next::errno()) {
+                    // It is no set.
+                    entry.give_back();
+                }
                 return result;
             }
             if table::tag(set) == Tag::Unknown {
                 table::set_tag(set, Tag::Set);
             }
-            let Some(entry) = sets::claim(set).filter(|entry| add_bell(entry, connection)) else {
+            if !add_bell(entry, connection) {
                 connection.demote(true, true, false);
                 control(set, libc::EPOLL_CTL_DEL, fd, 0, 0);
                 return plain();
-            };
+            }
             arm(connection, entry, (events, data));
             0
         }
@@ -384,7 +417,7 @@ fn control_shared(
 fn arm(connection: &Use, entry: &Set, asked: (u32, u64)) {
     start(connection.slot, entry, connection.fd, asked, false);
     fence(Ordering::SeqCst);
-    if entry.waiters.load(Ordering::SeqCst) > 0 {
+    if entry.has_sleepers() {
         connection.look_again();
     }
 }

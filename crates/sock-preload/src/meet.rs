@@ -26,8 +26,14 @@ use crate::{descriptors, epoll, holders, link, process, status};
 const FEW: u32 = 2;
 /// Calls after which the other end is given up.
 const MANY: u32 = 4096;
-/// Changes from sending to receiving and back after which it is given up, too, if it was waited for as long: a server
-/// that forks has it alone only when the other process has closed it.
+/// Changes from sending to receiving and back after which few calls look for the other end.
+const ANSWERED: u32 = 64;
+/// How many calls do not look, then. Calls that send and receive in turn come to the next look by the other direction.
+const REST: u8 = 126;
+/// A count of calls at which [`advance`] looks.
+const LOOKS: u32 = 64;
+/// Changes after which it is given up, too, if it was waited for as long: a server that forks has the connection alone
+/// only when the other process has closed it.
 const TURNS: u32 = 256;
 const PATIENCE: u64 = 200_000_000;
 
@@ -70,8 +76,9 @@ pub fn advance(fd: i32) {
     }
 }
 
-/// A call has moved bytes by TCP. Where many questions were answered, the other end has made as many calls, and would
-/// have come by now; from here on no call costs anything.
+/// A call has moved bytes by TCP. Where questions are answered, the other end makes as many calls, and would have come
+/// by now: the next calls go to the kernel as if nothing was known of the connection, and where none of many looks
+/// finds it, all that follow do.
 pub fn turned(fd: i32, sends: bool) {
     let Tag::Waiting(number) = table::tag(fd) else { return };
     let turns = &table::slot(number).turns;
@@ -79,10 +86,17 @@ pub fn turned(fd: i32, sends: bool) {
     if (before & 1 != 0) == sends {
         return;
     }
-    let after = (before ^ 1).wrapping_add(2);
+    let is_rested = before / 2 >= ANSWERED;
+    let after = (before ^ 1).saturating_add(if is_rested { 2 * (u32::from(REST) + 1) } else { 2 });
     turns.store(after, Ordering::Relaxed);
+    if after / 2 < ANSWERED {
+        return;
+    }
+    table::set_quiet(fd, REST);
+    // The first one behind them looks.
+    table::slot(number).calls.store(LOOKS, Ordering::Relaxed);
     let is_time = || kernel::now().saturating_sub(table::slot(number).began.load(Ordering::Relaxed)) > PATIENCE;
-    if after / 2 < TURNS || !(after / 2).is_multiple_of(64) || !is_time() || !process::is_own() {
+    if after / 2 < TURNS || !is_time() || !process::is_own() {
         return;
     }
     locked(

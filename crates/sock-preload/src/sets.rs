@@ -4,10 +4,10 @@
 //! connection has something to report. So a wait looks at the links' news and at the connections whose bits are set,
 //! not at all of them.
 
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 use crate::link::{self, LINKS, Link};
-use crate::table::{self, SLOTS};
+use crate::table::{self, LIMIT, SLOTS};
 
 /// Sets that may have moved connections at the same time.
 const SETS: usize = 64;
@@ -50,6 +50,21 @@ static ALL: [Set; SETS] = [const {
     }
 }; SETS];
 
+/// 1: the descriptor is a set that has moved connections. Before its first entry of ours there is one in [`ALL`].
+pub static MOVED: [AtomicU8; LIMIT] = [const { AtomicU8::new(0) }; LIMIT];
+/// Threads that are in the kernel with a set that had no moved connections when they came. A thread that was unwound
+/// from there stays counted.
+pub static INSIDE: [AtomicU16; LIMIT] = [const { AtomicU16::new(0) }; LIMIT];
+
+fn at<T>(table: &[T], fd: i32) -> Option<&T> {
+    usize::try_from(fd).ok().and_then(|fd| table.get(fd))
+}
+
+/// Whether a descriptor is a set that has moved connections.
+pub fn has_moved(fd: i32) -> bool {
+    at(&MOVED, fd).is_some_and(|moved| moved.load(Ordering::SeqCst) != 0)
+}
+
 /// The entries that were ever used lie below this number.
 static USED: AtomicU32 = AtomicU32::new(0);
 
@@ -73,9 +88,11 @@ pub fn claim(fd: i32) -> Option<&'static Set> {
         return Some(set);
     }
     let free = |set: &&Set| set.fd.compare_exchange(0, fd + 1, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+    let moved = at(&MOVED, fd)?;
     let set = ALL.iter().find(free)?;
     set.scans.store(0, Ordering::Relaxed);
     USED.fetch_max(set.number() as u32 + 1, Ordering::SeqCst);
+    moved.store(1, Ordering::SeqCst);
     Some(set)
 }
 
@@ -120,7 +137,16 @@ impl Set {
         self.links.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.ready.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         self.summary.store(0, Ordering::Relaxed);
+        if let Some(moved) = at(&MOVED, self.fd()) {
+            moved.store(0, Ordering::SeqCst);
+        }
         self.fd.store(0, Ordering::SeqCst);
+    }
+
+    /// Whether threads sleep in it.
+    pub fn has_sleepers(&self) -> bool {
+        self.waiters.load(Ordering::SeqCst) > 0
+            || at(&INSIDE, self.fd()).is_some_and(|inside| inside.load(Ordering::SeqCst) > 0)
     }
 
     /// Its descriptor; -1: none.
@@ -228,4 +254,5 @@ pub fn before_fork() {
 /// In the child of fork(2): no thread sleeps there.
 pub fn in_child() {
     used().iter().for_each(|set| set.waiters.store(0, Ordering::SeqCst));
+    table::all().filter_map(|fd| at(&INSIDE, fd)).for_each(|inside| inside.store(0, Ordering::Relaxed));
 }

@@ -76,7 +76,10 @@ impl Tag {
 /// The tags, by descriptor.
 pub static TAGS: [AtomicU32; LIMIT] = [const { AtomicU32::new(0) }; LIMIT];
 /// How many threads are inside the kernel with a connection that has no shared memory yet.
-static INSIDE: [AtomicU16; LIMIT] = [const { AtomicU16::new(0) }; LIMIT];
+pub static INSIDE: [AtomicU16; LIMIT] = [const { AtomicU16::new(0) }; LIMIT];
+/// How many calls that move bytes go to the kernel before one looks again whether the other end has come
+/// ([`crate::meet::turned`]). Threads that count at the same time may make it more, up to 255.
+pub static QUIET: [AtomicU8; LIMIT] = [const { AtomicU8::new(0) }; LIMIT];
 /// 1: a socket of AF_INET_SDP, whatever became of it.
 static ASKED: [AtomicU8; LIMIT] = [const { AtomicU8::new(0) }; LIMIT];
 /// The highest descriptor that ever had a tag.
@@ -91,8 +94,20 @@ pub fn tag(fd: i32) -> Tag {
     index(fd).and_then(|fd| TAGS.get(fd)).map_or(Tag::Unknown, |word| Tag::of(word.load(Ordering::Acquire)))
 }
 
+/// The kind of a [`Tag::Waiting`], in the lowest byte of its word.
+pub const WAITING: u8 = 2;
+const _: () = assert!(matches!(Tag::of(WAITING as u32), Tag::Waiting(0)));
+
+/// Leaves so many calls of a waiting connection to the kernel.
+pub fn set_quiet(fd: i32, calls: u8) {
+    if let Some(quiet) = index(fd).and_then(|fd| QUIET.get(fd)) {
+        quiet.store(calls, Ordering::Relaxed);
+    }
+}
+
 /// Sets a descriptor's tag.
 pub fn set_tag(fd: i32, tag: Tag) {
+    set_quiet(fd, 0);
     if let Some(word) = index(fd).and_then(|fd| TAGS.get(fd)) {
         let before = word.swap(tag.word(), Ordering::SeqCst);
         let is_own = |word| u64::from(word == Tag::Ours.word());

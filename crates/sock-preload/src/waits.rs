@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::{EPOLLERR, EPOLLET, EPOLLHUP, EPOLLIN, EPOLLONESHOT, EPOLLOUT, EPOLLPRI, EPOLLRDHUP, epoll_event, sigset_t};
 
-use crate::cancel::{point_at, points};
+use crate::cancel::{entry_point, point_at};
 use crate::epoll::{BELL, LIFE, MARK, MARK_MASK, mark, watched_by};
 use crate::gone;
 use crate::kernel;
@@ -16,7 +16,7 @@ use crate::next;
 use crate::poll;
 use crate::sets::{self, Set};
 use crate::spin;
-use crate::table::{self, Tag};
+use crate::table;
 use crate::work::{self, Use, connection};
 
 /// What the program is to be told of a connection.
@@ -51,8 +51,9 @@ fn report(connection: &Use) -> Option<epoll_event> {
     if found == 0 {
         return None;
     }
-    if events & EPOLLONESHOT as u32 != 0 {
-        watch.disarmed.store(1, Ordering::Relaxed);
+    // News may come while one thread is here, and lead another one here.
+    if events & EPOLLONESHOT as u32 != 0 && watch.disarmed.swap(1, Ordering::SeqCst) != 0 {
+        return None;
     }
     Some(epoll_event { events: found, u64: watch.data.load(Ordering::Relaxed) })
 }
@@ -227,7 +228,7 @@ unsafe fn wait(set: i32, events: *mut epoll_event, most: i32, until: Option<u64>
 
 /// A thread leaves with some events. If others sleep on, the next news must wake one of them, and so must what is left.
 fn wake_others(entry: &Set) {
-    if entry.waiters.load(Ordering::SeqCst) > 0 {
+    if entry.has_sleepers() {
         entry.announce();
         if entry.links().any(|link| link.mine().has_news()) {
             entry.links().for_each(Link::ring_sets);
@@ -236,7 +237,7 @@ fn wake_others(entry: &Set) {
 }
 
 unsafe extern "C" fn epoll_wait_known(set: i32, events: *mut epoll_event, most: i32, time: i32) -> i32 {
-    if table::tag(set) != Tag::Set || most <= 0 || events.is_null() {
+    if !sets::has_moved(set) || most <= 0 || events.is_null() {
         // SAFETY: the caller's arguments.
         return unsafe { point_at!(epoll_wait, set, events, most, time) as i32 };
     }
@@ -252,7 +253,7 @@ unsafe extern "C" fn epoll_pwait_known(
     time: i32,
     mask: *const sigset_t,
 ) -> i32 {
-    if table::tag(set) != Tag::Set || most <= 0 || events.is_null() {
+    if !sets::has_moved(set) || most <= 0 || events.is_null() {
         // SAFETY: the caller's arguments.
         return unsafe { point_at!(epoll_pwait, set, events, most, time, mask) as i32 };
     }
@@ -268,7 +269,7 @@ unsafe extern "C" fn epoll_pwait2_known(
     time: *const libc::timespec,
     mask: *const sigset_t,
 ) -> i32 {
-    if table::tag(set) != Tag::Set || most <= 0 || events.is_null() {
+    if !sets::has_moved(set) || most <= 0 || events.is_null() {
         // SAFETY: the caller's arguments.
         return unsafe { point_at!(epoll_pwait2, set, events, most, time, mask) as i32 };
     }
@@ -276,10 +277,68 @@ unsafe extern "C" fn epoll_pwait2_known(
     unsafe { wait(set, events, most, poll::until_timespec(time), mask) }
 }
 
-points! {
-    epoll_wait epoll_wait epoll_wait_known;
-    epoll_pwait epoll_pwait epoll_pwait_known;
-    epoll_pwait2 epoll_pwait2 epoll_pwait2_known;
+/// What the kernel has told a thread of a set that had no moved connections when the thread came, without our entries.
+/// 0: there was nothing else, and the thread waits again, as long as it was to wait at first.
+unsafe extern "C" fn told_inside(events: *mut epoll_event, got: i32) -> i32 {
+    // SAFETY: the kernel has written so many events to the program's array.
+    let events = unsafe { core::slice::from_raw_parts_mut(events, got.max(0) as usize) };
+    without_ours(events).0 as i32
+}
+
+/// As [`points`]. A set without moved connections is the kernel's. Another thread may put the first one into it
+/// meanwhile, so that what the kernel tells is looked at.
+macro_rules! wait_points {
+    ($($name:ident $function:path;)*) => { $(
+        #[unsafe(no_mangle)]
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "mov r11, [rip + {next} + {offset}]", "test r11, r11", "je 4f",
+                "2: cmp edi, {limit}", "jb 5f", "jmp r11",
+                "4: push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
+                "mov edi, {offset}", "call {resolve}", "mov r11, rax",
+                "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi", "jmp 2b",
+                "5: mov r10d, edi", "lea rax, [rip + {inside}]", "lock inc word ptr [rax + r10 * 2]",
+                "lea rax, [rip + {moved}]", "cmp byte ptr [rax + r10], 0", "jne 6f",
+                "push rdi", ".cfi_adjust_cfa_offset 8", "push rsi", ".cfi_adjust_cfa_offset 8",
+                "push rdx", ".cfi_adjust_cfa_offset 8", "push rcx", ".cfi_adjust_cfa_offset 8",
+                "push r8", ".cfi_adjust_cfa_offset 8",
+                "call r11",
+                "mov r10d, [rsp + 32]", "lea r11, [rip + {inside}]", "lock dec word ptr [r11 + r10 * 2]",
+                "test eax, eax", "jle 3f",
+                "lea r11, [rip + {moved}]", "cmp byte ptr [r11 + r10], 0", "je 3f",
+                "mov rdi, [rsp + 24]", "mov esi, eax", "call {told}",
+                "test eax, eax", "je 7f",
+                "3: add rsp, 40", ".cfi_adjust_cfa_offset -40", "ret",
+                "7:", ".cfi_adjust_cfa_offset 40",
+                "pop r8", ".cfi_adjust_cfa_offset -8", "pop rcx", ".cfi_adjust_cfa_offset -8",
+                "pop rdx", ".cfi_adjust_cfa_offset -8", "pop rsi", ".cfi_adjust_cfa_offset -8",
+                "pop rdi", ".cfi_adjust_cfa_offset -8", "jmp 9f",
+                "6: lea rax, [rip + {inside}]", "lock dec word ptr [rax + r10 * 2]",
+                "9:", entry_point!(),
+                ".cfi_endproc",
+                limit = const table::LIMIT,
+                inside = sym sets::INSIDE,
+                moved = sym sets::MOVED,
+                told = sym told_inside,
+                next = sym next::NEXT,
+                resolve = sym next::resolve,
+                offset = const next::offset::$name,
+                function = sym $function,
+                testcancel = sym $crate::cancel::pthread_testcancel,
+                any = sym $crate::cancel::ANY,
+                caught = sym $crate::cancel::caught,
+                unwind = sym $crate::cancel::UNWIND,
+            )
+        }
+    )* };
+}
+
+wait_points! {
+    epoll_wait epoll_wait_known;
+    epoll_pwait epoll_pwait_known;
+    epoll_pwait2 epoll_pwait2_known;
 }
 
 const _: () = assert!(EPOLLIN as i16 == libc::POLLIN && EPOLLOUT as i16 == libc::POLLOUT);

@@ -1,6 +1,6 @@
-//! The calls of TCP programs, one after the other, by programs in C (`c/descriptors.c`, `c/waits.c`, `c/signals.c`,
-//! `c/surroundings.c`). Each pair runs with the library in both programs, in one and in none, so that what the programs
-//! check is what plain TCP does.
+//! The calls of TCP programs, one after the other, by programs in C (`c/descriptors.c`, `c/waits.c`, `c/rare.c`,
+//! `c/signals.c`, `c/sleepers.c`, `c/surroundings.c`). Each pair runs with the library in both programs, in one and in
+//! none, so that what the programs check is what plain TCP does.
 
 mod pairs;
 
@@ -171,8 +171,28 @@ fn sets_in_sets_and_exclusive_ones_tell_of_connections() {
 }
 
 #[test]
+fn threads_that_sleep_in_a_set_before_it_has_connections_are_told_of_these() {
+    let program = Program::new("sleepers", "sleepers");
+    program.pairs("echo", 1, "moved-before");
+    program.pairs("echo", 1, "moved-inside");
+    program.pairs("many", 2, "several");
+}
+
+#[test]
 fn urgent_data_are_received_at_their_place() {
     Program::new("waits", "urgent").pairs("hears-urgent", 1, "urgent");
+}
+
+#[test]
+fn reads_go_on_behind_urgent_data() {
+    Program::new("rare", "past").pairs("reads-past", 1, "sends-urgent");
+}
+
+#[test]
+fn looks_with_an_offset_and_signals_for_bytes_are_those_of_tcp() {
+    let program = Program::new("rare", "rare");
+    program.pairs("echo", 1, "peek-off");
+    program.pairs("many", 2, "async");
 }
 
 #[test]
