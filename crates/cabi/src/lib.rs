@@ -91,12 +91,15 @@ pub unsafe fn read_array<T: Copy>(at: *const T, count: c_int, most: usize) -> Re
 }
 
 /// Run a function that starts threads: they inherit that all signals are blocked. Those of the program go to the
-/// program's threads, one of which may wait in a call of the library.
+/// program's threads, one of which may wait in a call of the library. SIGSEGV and SIGBUS are not: a fault of a thread
+/// that blocks them ends the process, whatever its handler would do.
 pub fn without_signals<T>(body: impl FnOnce() -> T) -> T {
     // SAFETY: sets of signals on the stack, filled before they are used.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
         libc::sigfillset(&mut all);
+        libc::sigdelset(&mut all, libc::SIGSEGV);
+        libc::sigdelset(&mut all, libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
         let result = body();
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());

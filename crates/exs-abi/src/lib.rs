@@ -17,6 +17,7 @@ mod file;
 mod init;
 mod memory;
 mod options;
+mod pages;
 mod poll;
 mod queue;
 mod service;

@@ -13,6 +13,7 @@ use crate::ctypes::{INVALID, UNREGISTERED, exs_iovec};
 use crate::device::device;
 use crate::entry::{call, refuse};
 use crate::file::Mapping;
+use crate::pages;
 use crate::slab::Slab;
 
 /// Up to this many bytes without a handle are copied through memory of the library; more are registered for the time of
@@ -37,6 +38,7 @@ static REGIONS: RwLock<Slab<Region>> = RwLock::new(Slab::new());
 /// so that a second region is worth its time.
 fn adopt(start: usize, len: usize, lasting: bool) -> Result<(Arc<Memory>, bool), Errno> {
     let device = device()?;
+    pages::watch();
     let (domain, access) = (device.domain(), device.access());
     let start = NonNull::new(start as *mut u8).ok_or(Errno(libc::EFAULT))?;
     let register = |access: Access| {
@@ -49,7 +51,7 @@ fn adopt(start: usize, len: usize, lasting: bool) -> Result<(Arc<Memory>, bool),
         // If this fails, the plain region serves all transfers.
         let careful = device.careful().filter(|_| lasting);
         let careful = careful.and_then(|careful| register(access | careful & Access::ON_DEMAND).ok());
-        Ok(Memory::adopt(mr, careful))
+        Ok(Memory::adopt(mr, careful, pages::are_there))
     };
     let all = adopted(access).map(|memory| (memory, true));
     let remote = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
@@ -179,12 +181,12 @@ fn copy(from: usize, to: usize, len: usize, from_program: bool) -> Result<(), Er
     }
 }
 
-/// Check that registered memory of a large transfer is still mapped: EFAULT. A device in software could find that out
-/// by SIGSEGV. What is unmapped later is left to the device.
+/// Check that registered memory is still mapped: EFAULT. A device in software could find that out by SIGSEGV. What is
+/// unmapped later is found before it is used, or is left to the device.
 fn check_mapped(start: usize, len: usize) -> Result<(), Errno> {
     if len <= BOUNCE {
-        // The check costs as much as the transfer.
-        return Ok(());
+        // A system call costs as much as the transfer.
+        return if pages::are_there(start, len) { Ok(()) } else { refuse(libc::EFAULT) };
     }
     let page = start % rustix::param::page_size();
     // SAFETY: the call looks at mappings and changes nothing: no bytes are written that would not be (msync(2)).

@@ -38,7 +38,12 @@ pub struct Memory {
     mr: Arc<Mr>,
     /// A second region of these bytes, whose loss the device survives.
     careful: Option<Arc<Mr>>,
+    /// Of memory that its owner may unmap.
+    look: Option<Look>,
 }
+
+/// Tells whether the pages of an address and a length are mapped.
+pub type Look = fn(usize, usize) -> bool;
 
 /// Up to this many bytes a transfer uses the plain region: a careful access is a system call, which costs as much as
 /// the transfer.
@@ -46,18 +51,29 @@ const PLAIN: usize = 4096;
 
 impl Memory {
     /// Memory that the caller has registered in [`Exs::domain`], with [`Exs::access`]. `careful`: the same bytes,
-    /// registered a second time with [`Exs::careful`]; transfers of more than 4 KiB use that region.
-    pub fn adopt(mr: Arc<Mr>, careful: Option<Arc<Mr>>) -> Arc<Memory> {
-        Arc::new(Memory { mr, careful })
+    /// registered a second time with [`Exs::careful`]; transfers of more than 4 KiB use that region. `look` is asked
+    /// before an access that does not use it.
+    pub fn adopt(mr: Arc<Mr>, careful: Option<Arc<Mr>>, look: Look) -> Arc<Memory> {
+        Arc::new(Memory { mr, careful, look: Some(look) })
     }
 
     /// Deregister. EBUSY: an operation uses it, or it has another holder; it is given back.
     pub fn deregister(memory: Arc<Memory>) -> Result<(), (Arc<Memory>, Errno)> {
-        let Memory { mr, careful } = Arc::try_unwrap(memory).map_err(|memory| (memory, Errno(libc::EBUSY)))?;
+        let Memory { mr, careful, look } = Arc::try_unwrap(memory).map_err(|memory| (memory, Errno(libc::EBUSY)))?;
         if let Some(Err((careful, error))) = careful.map(Mr::deregister) {
-            return Err((Arc::new(Memory { mr, careful: Some(careful) }), error.errno));
+            return Err((Arc::new(Memory { mr, careful: Some(careful), look }), error.errno));
         }
-        Mr::deregister(mr).map_err(|(mr, error)| (Arc::new(Memory { mr, careful: None }), error.errno))
+        Mr::deregister(mr).map_err(|(mr, error)| (Arc::new(Memory { mr, careful: None, look }), error.errno))
+    }
+
+    /// False if the pages of a part are known to be gone.
+    fn is_there(&self, offset: u64, len: u64) -> bool {
+        self.look.is_none_or(|look| look((self.mr.addr() + offset) as usize, len as usize))
+    }
+
+    /// As [`Memory::is_there`], for a request of the device; a careful region needs no look.
+    fn serves(&self, offset: u64, len: u64) -> bool {
+        self.careful.is_some() && len as usize > PLAIN || self.is_there(offset, len)
     }
 
     /// The region for a transfer of so many bytes.
@@ -124,7 +140,7 @@ impl Exs {
             return Err(Errno(libc::EINVAL));
         }
         let mr = self.shared.device.pd.reg_mr(len, self.access()).map_err(|error| error.errno)?;
-        Ok(Memory::adopt(mr, None))
+        Ok(Arc::new(Memory { mr, careful: None, look: None }))
     }
 
     /// The rights with which memory is registered for [`Memory::adopt`]. With memory windows, peers get keys of

@@ -42,8 +42,36 @@ static void taker(int port)
 	free(large);
 }
 
-const struct part PARTS[] = {
-    {"mortal", mortal}, {"echo", echoes}, {"giver", giver}, {"taker", taker}, {NULL, NULL}};
+// It sends packets of the length that it is asked for, until the connection is gone.
+static void small_giver(int port)
+{
+	int fd = connected(SOCK_SEQPACKET, port);
+	static char small[PAGE];
+	short len;
+	while (exs_recv(fd, &len, sizeof len, 0, SYNC, LOOSE) == sizeof len)
+		CHECK(exs_send(fd, small, len, 0, SYNC, LOOSE) == len || errno == ECONNRESET);
+	closed(fd);
+}
+
+enum { STEP = 2000, STEPS = 100 };
+
+// It receives nothing until it is told to, over a second connection, that the sender's memory is gone.
+static void late_taker(int port)
+{
+	int fd = connected(SOCK_STREAM, port), told = connected(SOCK_STREAM, port);
+	char byte, *all = calloc(STEPS, STEP);
+	CHECK(all);
+	EQUALS(exs_recv(told, &byte, 1, 0, SYNC, LOOSE), 1);
+	while (exs_recv(fd, all, STEP, MSG_WAITALL, SYNC, LOOSE) == STEP)
+		;
+	EQUALS(errno, ECONNRESET);
+	closed(fd);
+	closed(told);
+	free(all);
+}
+
+const struct part PARTS[] = {{"mortal", mortal}, {"echo", echoes},   {"giver", giver},
+			     {"taker", taker},   {"small giver", small_giver}, {"late taker", late_taker}, {NULL, NULL}};
 
 static char bytes[4096];
 
@@ -115,6 +143,118 @@ static void lose(char *buffer)
 {
 	void *last = buffer + LEN - PAGE;
 	CHECK(mmap(last, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == last);
+}
+
+static void lose_page(char *page)
+{
+	CHECK(mmap(page, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page);
+}
+
+static int faults;
+
+static void count_fault(int signal, siginfo_t *info, void *context)
+{
+	(void)signal, (void)context;
+	// The instruction is executed again, and finds the page.
+	faults += mprotect((void *)((uintptr_t)info->si_addr & -(uintptr_t)PAGE), PAGE, PROT_READ) == 0;
+}
+
+// That of a small transfer is found out at the call, too, and the program's own handler sees its own faults only.
+static void vanished_small(exs_qhandle_t queue)
+{
+	static const size_t LENGTHS[] = {1, 2, 200, 1000, PAGE};
+	char *gone = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(gone != MAP_FAILED);
+	exs_mhandle_t handle = exs_mregister(gone, 2 * PAGE, 0);
+	CHECK(handle != EXS_MHANDLE_INVALID);
+	int from = listener(SOCK_SEQPACKET);
+	struct peer *peer = start("echo", port_of(from));
+	int fd = accepted(from);
+	lose_page(gone + PAGE);
+	for (size_t i = 0; i < sizeof LENGTHS / sizeof *LENGTHS; i++) {
+		size_t len = LENGTHS[i];
+		// The whole of it, and its end.
+		char *places[] = {gone + 2 * PAGE - len, gone + PAGE - len / 2};
+		for (int place = 0; place < 2; place++) {
+			REFUSED(exs_send(fd, places[place], len, 0, SYNC, handle), EFAULT);
+			REFUSED(exs_recv(fd, places[place], len, 0, queue, 1, handle), EFAULT);
+		}
+	}
+	no_event(queue);
+	EQUALS(exs_send(fd, gone, PAGE, 0, SYNC, handle), PAGE);
+	EQUALS(exs_recv(fd, gone, PAGE, 0, SYNC, handle), PAGE);
+	EQUALS(exs_shutdown(fd, SHUT_WR, SYNC), 0);
+	finish(peer);
+	closed(fd);
+	closed(from);
+	EQUALS(*(volatile char *)(gone + PAGE), 0);
+	EQUALS(faults, 1);
+	EQUALS(exs_mderegister(handle), 0);
+	EQUALS(munmap(gone, 2 * PAGE), 0);
+}
+
+// That of a small receive goes after the call: an event, and no connection any more. The packet comes in the
+// advertisement, or is READ.
+static void vanished_small_later(exs_qhandle_t queue)
+{
+	static const short LENGTHS[] = {10, 1000};
+	for (int i = 0; i < 2; i++) {
+		short len = LENGTHS[i];
+		char *gone = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		CHECK(gone != MAP_FAILED);
+		exs_mhandle_t handle = exs_mregister(gone, PAGE, 0);
+		CHECK(handle != EXS_MHANDLE_INVALID);
+		int from = listener(SOCK_SEQPACKET);
+		struct peer *peer = start("small giver", port_of(from));
+		int fd = accepted(from);
+		EQUALS(exs_recv(fd, gone, PAGE, 0, queue, 1, handle), 0);
+		lose_page(gone);
+		EQUALS(exs_send(fd, &len, sizeof len, 0, SYNC, LOOSE), sizeof len);
+		EVENT(queue, EXS_EVT_RECV, 1, EFAULT);
+		REFUSED(exs_send(fd, bytes, 1, 0, queue, 2, LOOSE), ECONNRESET);
+		finish(peer);
+		no_event(queue);
+		EQUALS(exs_mderegister(handle), 0);
+		closed(fd);
+		closed(from);
+		EQUALS(munmap(gone, PAGE), 0);
+	}
+}
+
+// That of small sends of a stream goes while they wait for room in the peer's ring.
+static void vanished_sends(void)
+{
+	exs_qhandle_t queue = queue_of(STEPS);
+	char *gone = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(gone != MAP_FAILED);
+	exs_mhandle_t handle = exs_mregister(gone, PAGE, 0);
+	CHECK(handle != EXS_MHANDLE_INVALID);
+	int from = listener(SOCK_STREAM);
+	struct peer *peer = start("late taker", port_of(from));
+	int fd = accepted(from), tell = accepted(from);
+	for (int i = 0; i < STEPS; i++)
+		EQUALS(exs_send(fd, gone, STEP, 0, queue, i, handle), 0);
+	// The last one that the ring has room for.
+	for (int i = 0; i < 128 * 1024 / STEP; i++)
+		EVENT(queue, EXS_EVT_SEND, i, 0);
+	lose_page(gone);
+	EQUALS(exs_send(tell, bytes, 1, 0, SYNC, LOOSE), 1);
+	bool lost = false;
+	for (int i = 128 * 1024 / STEP; i < STEPS; i++) {
+		exs_event_t event = next_event(queue);
+		EQUALS(event.exs_evt_ahandle, i);
+		EQUALS(event.exs_evt_errno, lost || event.exs_evt_errno ? EFAULT : 0);
+		lost = event.exs_evt_errno != 0;
+	}
+	CHECK(lost);
+	finish(peer);
+	no_event(queue);
+	EQUALS(exs_mderegister(handle), 0);
+	closed(fd);
+	closed(tell);
+	closed(from);
+	EQUALS(exs_qdelete(queue), 0);
+	EQUALS(munmap(gone, PAGE), 0);
 }
 
 // Registered memory that goes after the call: an event, and no connection any more.
@@ -203,10 +343,16 @@ static void forked(exs_qhandle_t queue)
 
 void test(void)
 {
+	// Before the library has its own.
+	struct sigaction action = {.sa_sigaction = count_fault, .sa_flags = SA_SIGINFO};
+	EQUALS(sigaction(SIGSEGV, &action, NULL), 0);
 	exs_qhandle_t queue = queue_of(16);
 	if (separate)
 		killed(queue);
 	vanished(queue);
+	vanished_small(queue);
+	vanished_small_later(queue);
+	vanished_sends();
 	vanished_later(queue);
 	in_use(queue);
 	forked(queue);

@@ -1,5 +1,6 @@
 //! The part of a connection that moves bytes: its queue pair, its slots, and the protocol between them.
 
+mod place;
 mod post;
 
 use std::collections::VecDeque;
@@ -7,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rdma::sys::IBV_WC_RECV_RDMA_WITH_IMM;
-use rdma::{Access, CmId, Data, Errno, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendOp, Sge, Status, Wc};
+use rdma::{Access, CmId, Data, Errno, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendOp, Status, Wc};
 
 use super::completions::Places;
 use super::device::Device;
@@ -63,6 +64,8 @@ struct Operation {
     len: u64,
     /// Registered as long as it is in use.
     memory: Arc<Memory>,
+    /// The memory was not there when bytes went there.
+    lost: bool,
 }
 
 /// An event that waits until the peer's key is taken back, or for one in front of it.
@@ -232,7 +235,7 @@ impl End {
         };
         begun.map_err(refused)?;
         let (queue, handle) = (to.0.clone(), to.1);
-        self.pending.insert(Operation { queue, handle, kind, len: at.len, memory: memory.clone() });
+        self.pending.insert(Operation { queue, handle, kind, len: at.len, memory: memory.clone(), lost: false });
         self.act();
         self.post_spare();
         Ok(op)
@@ -410,7 +413,7 @@ impl End {
                 let mut header = [0; HEADER];
                 self.slots.read(slot as usize * self.slot, &mut header);
                 if let Some(taken) = protocol.take_at_once(&header, len as usize) {
-                    self.taken(slot as u32, taken);
+                    self.taken(slot as u32, taken)?;
                 } else if !protocol.arrived(slot as u32, &header, len as usize)? {
                     self.post_receive(slot as u32).map_err(|_| Reset::Peer)?;
                 }
@@ -421,21 +424,23 @@ impl End {
     }
 
     /// End a receive with the small data of a slot.
-    fn taken(&mut self, slot: u32, Taken { op, to, truncated }: Taken) {
-        let Some(Operation { queue, handle, kind, memory, .. }) = self.pending.remove(op.0) else { return };
-        if to.len > 0 {
+    fn taken(&mut self, slot: u32, Taken { op, to, truncated }: Taken) -> Result<(), Reset> {
+        let Some(Operation { queue, handle, kind, memory, .. }) = self.pending.remove(op.0) else { return Ok(()) };
+        let found = memory.is_there(to.offset, to.len).then_some(to.len).ok_or(Errno(libc::EFAULT));
+        if to.len > 0 && found.is_ok() {
             let from = slot as usize * self.slot + HEADER;
             self.slots.copy_to(from, &memory.mr, to.offset as usize, to.len as usize);
         }
         // Before the event: the program may deregister it then.
         drop(memory);
-        let event = Event { truncated, ..Event::new(kind, handle, Ok(to.len)) };
+        let event = Event { truncated, ..Event::new(kind, handle, found) };
         if self.leaving.is_empty() {
             queue.put(event);
         } else {
             self.leaving.push_back(Leaving { queue, event, waits: false });
         }
         self.free(slot);
+        found.map(drop).map_err(|_| Reset::Memory)
     }
 
     /// Post a slot again, soon.
@@ -467,15 +472,6 @@ impl End {
         }
     }
 
-    fn memory(&self, buffer: Buffer) -> Option<&Arc<Memory>> {
-        self.pending.get(buffer.region).map(|pending| &pending.memory)
-    }
-
-    fn sge(&self, buffer: Buffer) -> Option<Sge> {
-        let len = buffer.len as usize;
-        Some(self.memory(buffer)?.region(len).sge(buffer.offset as usize, len))
-    }
-
     fn act_one(&mut self, output: Output) -> rdma::Result<()> {
         match output {
             Output::Send(message, buffer) => self.send_message(message, buffer),
@@ -484,6 +480,12 @@ impl End {
                 self.send_header(SEND, op, message, None)
             }
             Output::Read(read) => {
+                if !self.serves(read.to) {
+                    if let Some(protocol) = &mut self.protocol {
+                        protocol.read_done();
+                    }
+                    return Ok(());
+                }
                 let Some(sge) = self.sge(read.to) else { return Ok(()) };
                 let posted =
                     self.post(READ, SendOp::Read { addr: read.from.addr, rkey: read.from.rkey }, Data::Sges(&[sge]));
@@ -495,6 +497,12 @@ impl End {
                 posted
             }
             Output::Write(write) => {
+                if !self.serves(write.from) {
+                    if let Some(protocol) = &mut self.protocol {
+                        protocol.write_done();
+                    }
+                    return Ok(());
+                }
                 let posted = self.write(write);
                 if let (Err(_), Some(protocol)) = (posted, &mut self.protocol) {
                     protocol.reset(Reset::Peer);
@@ -504,13 +512,17 @@ impl End {
             }
             Output::Copy { slot, to } => {
                 let from = slot as usize * self.slot + HEADER;
-                if let Some(memory) = self.memory(to) {
+                if self.takes(to)
+                    && let Some(memory) = self.memory(to)
+                {
                     self.slots.copy_to(from, &memory.mr, to.offset as usize, to.len as usize);
                 }
                 Ok(())
             }
             Output::CopyRing { at, to } => {
-                if let (Some(ring), Some(memory)) = (&self.ring, self.memory(to)) {
+                if self.takes(to)
+                    && let (Some(ring), Some(memory)) = (&self.ring, self.memory(to))
+                {
                     ring.copy_to(at as usize, &memory.mr, to.offset as usize, to.len as usize);
                 }
                 Ok(())
@@ -529,7 +541,7 @@ impl End {
         if waits {
             self.posted += 1;
         }
-        let Some(Operation { queue, handle, kind, len, .. }) = self.pending.remove(op.0) else { return Ok(()) };
+        let Some(Operation { queue, handle, kind, len, lost, .. }) = self.pending.remove(op.0) else { return Ok(()) };
         let mut event = Event::new(kind, handle, Ok(0));
         match outcome {
             Outcome::Sent => event.result = Ok(len),
@@ -538,6 +550,9 @@ impl End {
             }
             Outcome::Cancelled => event.result = Err(Errno(libc::ECANCELED)),
             Outcome::Failed(why) => event.result = Err(errno(why)),
+        }
+        if lost {
+            event.result = Err(Errno(libc::EFAULT));
         }
         self.leaving.push_back(Leaving { queue, event, waits });
         self.leave();

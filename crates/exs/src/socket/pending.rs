@@ -41,6 +41,11 @@ impl<T> Pending<T> {
         entry.value.as_ref().filter(|_| entry.turn == turn(number))
     }
 
+    pub fn get_mut(&mut self, number: u64) -> Option<&mut T> {
+        let entry = self.entries.get_mut(place(number))?;
+        entry.value.as_mut().filter(|_| entry.turn == turn(number))
+    }
+
     pub fn remove(&mut self, number: u64) -> Option<T> {
         let at = place(number);
         let entry = self.entries.get_mut(at).filter(|entry| entry.turn == turn(number))?;

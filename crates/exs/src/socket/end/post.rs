@@ -38,6 +38,8 @@ impl End {
                 let mr = memory.region(buffer.len as usize);
                 let (place, posted) = self.keys.give(&self.qp, mr, buffer, access, GIVE)?;
                 (message, before) = (message.named(place), posted);
+            } else if !self.serves(buffer) {
+                return Ok(());
             } else if HEADER + buffer.len as usize <= self.inline {
                 let Some(memory) = self.memory(buffer).cloned() else { return Ok(()) };
                 self.send_inline(message, &memory.mr, buffer.offset as usize, buffer.len as usize)?;
