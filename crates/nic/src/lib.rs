@@ -22,6 +22,7 @@ mod idle_monitor;
 mod migrate;
 mod progress;
 mod signal;
+mod sleep;
 mod streams;
 mod tapped_streams;
 mod thread;
@@ -66,6 +67,8 @@ pub struct Nic {
     core: biased::Mutex<Core>,
     /// The eventfd that wakes the NIC thread.
     wake: rustix::fd::OwnedFd,
+    /// The timer of the NIC thread's deadlines.
+    timer: rustix::fd::OwnedFd,
     settings: &'static Settings,
     link_layer: LinkLayer,
     /// The GID tables of softrnic0 and softiw0; a device that is not there has none.
@@ -153,6 +156,8 @@ impl Nic {
         let wake =
             rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC | rustix::event::EventfdFlags::NONBLOCK)
                 .map_err(errno)?;
+        let (monotonic, flags) = (rustix::time::TimerfdClockId::Monotonic, rustix::time::TimerfdFlags::CLOEXEC);
+        let timer = rustix::time::timerfd_create(monotonic, flags).map_err(errno)?;
         let has_iwarp = settings.devices.has(Device::Iwarp);
         if has_iwarp {
             let copied = engine.env().taps_streams();
@@ -167,6 +172,7 @@ impl Nic {
         Ok(Nic {
             core: biased::Mutex::new(core),
             wake,
+            timer,
             settings,
             link_layer,
             gids,

@@ -9,6 +9,7 @@ use report::Settings;
 use wire::{PacketOp, Payload};
 
 use super::*;
+use crate::now;
 use crate::verbs_calls::last_words;
 use ::verbs::{Completion, Psn, Qpn};
 

@@ -9,7 +9,6 @@
 //! too, now and then ([`ARM_PAUSE`]): peers may still read and write registered memory then, and must find a thread
 //! awake.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -17,8 +16,6 @@ use std::time::Duration;
 
 use ::verbs::{CqId, Result};
 use memory::biased;
-use memory::fds::TrackedFd;
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
 use wire::prelude::*;
 use wire::{LinkId, Packet};
@@ -26,7 +23,8 @@ use wire::{LinkId, Packet};
 use crate::core::{Core, Guard, Mode};
 use crate::fast_poll::Finds;
 use crate::idle_monitor::IdleMonitor;
-use crate::{Nic, now, thread};
+use crate::sleep::Sleeper;
+use crate::{Nic, thread};
 
 /// Polls in armed mode before polled mode begins: a loop of events polls once or twice per event and should not pay for
 /// the change. Polls that find completions count where the program waits for no events.
@@ -382,9 +380,9 @@ impl Nic {
     /// # Errors
     /// EMFILE, EAGAIN: no more descriptors or threads.
     pub(crate) fn prepare(&self) -> Result<SyncSender<&'static Nic>> {
-        // A duplicate, because the environment itself is behind the lock.
-        let epoll =
-            rustix::io::fcntl_dupfd_cloexec(self.core.lock().engine.env().epoll_fd(), 0).map_err(crate::errno)?;
+        // The environment itself is behind the lock.
+        let epoll = self.core.lock().engine.env().epoll_fd().clone();
+        self.hear_wakes(epoll.as_fd())?;
         let (adapter, given) = sync_channel::<&'static Nic>(1);
         thread::spawn("softrnic", move || {
             if let Ok(nic) = given.recv() {
@@ -439,6 +437,7 @@ impl Nic {
     fn thread(&'static self, epoll: rustix::fd::BorrowedFd<'_>) {
         let mut poll_check = PollCheck::at_rest(0);
         let mut watch = IdleMonitor::default();
+        let mut sleeper = Sleeper::default();
         while self.alive.load(Ordering::Relaxed) {
             let at_once = self.core.try_lock();
             let waited = at_once.is_none();
@@ -455,7 +454,7 @@ impl Nic {
                 core.thread_woken = false;
                 let last = core.clock;
                 let now = core.read_time();
-                core.engine.env_mut().handle_events(now);
+                core.engine.env_mut().handle_events_of(&mut sleeper.events, now);
                 if core.mode == Mode::Polled && poll_check.at_work(core.polls_since(poll_check.polls), now) {
                     // The program is at work. It moves its own data.
                     busy = true;
@@ -502,36 +501,9 @@ impl Nic {
             if watches {
                 self.watch(&mut watch, poll_check.polls);
             }
-            let asked = self.sleep(epoll, streams, timeout);
+            let asked = self.sleep(&mut sleeper, epoll, streams, timeout);
             self.answer_doctor(asked);
         }
-    }
-
-    /// Sleep until something happens, or until that time. True if a process may have asked for a report.
-    fn sleep(&self, epoll: rustix::fd::BorrowedFd<'_>, streams: Option<Arc<TrackedFd>>, until: u64) -> bool {
-        // The third descriptor, once the device is open, is the socket of reports. It is left out directly after an
-        // answer.
-        let not_before = self.doctor_not_before();
-        // A program that polls serves its connections itself.
-        let streams = streams.as_ref().map_or(self.wake.as_fd(), |epoll| epoll.as_fd());
-        let asked = self.doctor_socket().filter(|_| not_before.is_none());
-        let until = not_before.map_or(until, |at| until.min(at));
-        let mut fds = [
-            PollFd::from_borrowed_fd(epoll, PollFlags::IN),
-            PollFd::new(&self.wake, PollFlags::IN),
-            PollFd::from_borrowed_fd(asked.unwrap_or(self.wake.as_fd()), PollFlags::IN),
-            PollFd::from_borrowed_fd(streams, PollFlags::IN),
-        ];
-        let limit = (until != u64::MAX).then(|| {
-            let wait = until.saturating_sub(now());
-            Timespec { tv_sec: (wait / 1_000_000_000) as i64, tv_nsec: (wait % 1_000_000_000) as i64 }
-        });
-        let _ = rustix::event::poll(&mut fds, limit.as_ref());
-        if fds[1].revents().contains(PollFlags::IN) {
-            let mut count = [0u8; 8];
-            let _ = rustix::io::read(&self.wake, &mut count);
-        }
-        asked.is_some() && !fds[2].revents().is_empty()
     }
 }
 

@@ -1,6 +1,7 @@
 use report::Settings;
 
 use super::*;
+use crate::now;
 
 /// The links that so many polls take a packet from.
 fn taken(round_robin: &mut RoundRobin, ready: &[bool], polls: u32) -> Vec<usize> {

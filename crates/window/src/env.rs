@@ -11,6 +11,7 @@ use verbs::{Errno, Gid};
 use wire::{AtomicOp, Entropy, Fault, LinkId, Memory, Nanos, Observer, Packet, PacketWire, ShortPacket};
 
 use crate::Config;
+use crate::events::Events;
 use crate::export_table::Exports;
 use crate::identity::Unreached;
 use crate::link::{Link, Rx, State};
@@ -60,7 +61,7 @@ pub struct WindowEnv {
     /// The uid that stands for users without one, where there are such.
     pub(crate) vague: Option<u32>,
     pub(crate) fds: Arc<FdSet>,
-    pub(crate) epoll: TrackedFd,
+    pub(crate) epoll: Arc<TrackedFd>,
     /// Kept for the moment when descriptors run out, see `peers`.
     pub(crate) spare: Option<TrackedFd>,
 
@@ -111,7 +112,7 @@ impl WindowEnv {
             report::log(format_args!("no device: getrandom(2) gives no random numbers for keys: {why}"));
         })?;
         let fds = FdSet::new();
-        let epoll = TrackedFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(errno)?, &fds);
+        let epoll = Arc::new(TrackedFd::new(epoll::create(epoll::CreateFlags::CLOEXEC).map_err(errno)?, &fds));
         let spare = peers::spare_fd(&fds);
         let mut env = WindowEnv {
             config,
@@ -367,7 +368,7 @@ impl WindowEnv {
     /// Drains the epoll instance without waiting: new peers, messages of known ones, deaths, doorbells. Packets are
     /// left for [`WindowEnv::peek`].
     pub fn handle_events(&mut self, now: Nanos) {
-        self.poll_events(now);
+        self.handle_events_of(&mut Events::default(), now);
     }
 
     /// When [`WindowEnv::handle_events`] has to be called even if nothing happens.

@@ -5,7 +5,7 @@
 //!   they say on the socket. `socket` holds the system calls for it.
 //! * `codec`: a packet as the words of a ring record.
 //! * `link`: one peer: two rings, a doorbell, and a socket that closes when the peer is gone.
-//! * `peers`: connecting, accepting, events. `meeting`: greetings, proofs, doorbells.
+//! * `peers`: connecting, accepting. `events`: waiting for events. `meeting`: greetings, proofs, doorbells.
 //! * `multicast`: finding the members of a group. `sleep`: doorbells.
 //! * `thresholds`: when large messages go by single copy, and when through the window.
 //! * `export_table`: requests that the initiator executes, on what the peer shows of itself.
@@ -20,6 +20,7 @@
 mod codec;
 mod config;
 mod env;
+mod events;
 mod export_table;
 mod facts;
 mod identity;
@@ -38,6 +39,7 @@ mod thresholds;
 
 pub use config::{Config, SINGLE_COPY_ABOVE};
 pub use env::{Stats, WindowEnv};
+pub use events::{Events, hear_once, hear_wakes};
 pub use facts::is_owned;
 pub use link::Rx;
 pub use memory::arena::Mapped;

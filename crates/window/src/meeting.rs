@@ -22,9 +22,10 @@ use rustix::event::{EventfdFlags, epoll};
 use wire::{LinkId, SingleCopyError};
 
 use crate::WindowEnv;
+use crate::events::watch_bell;
 use crate::identity::Identity;
 use crate::link::{Remote, Side, State};
-use crate::peers::{Standing, TURN, Who, unwatch, watch_bell};
+use crate::peers::{Standing, TURN, Who, unwatch};
 use crate::quiet::Offence;
 use crate::rendezvous::{Greeting, Message, NONCE, SECRET};
 use crate::socket::{self, Received};

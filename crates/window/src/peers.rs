@@ -9,14 +9,15 @@ use memory::fds::{FdSet, TrackedFd, peer_credentials};
 use memory::files::contents;
 use memory::{Half, deferred_close, names, single_copy};
 use report::{Matter, log_once};
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 use verbs::Errno;
 use wire::{LinkId, Nanos};
 
 use crate::WindowEnv;
+use crate::events::{Token, watch};
 use crate::link::{Link, Remote, Side, State};
 use crate::rendezvous::{self, BLOCK_QPNS, BLOCKS, Message, SECRET};
-use crate::socket::{self, Received, errno};
+use crate::socket::{self, Received};
 
 /// Links of one process, dead ones that wait to be taken included.
 pub(crate) const MAX_LINKS: usize = 8192;
@@ -101,52 +102,6 @@ pub(crate) fn vague_uid() -> Option<u32> {
 fn covers_all(map: &str) -> bool {
     let count = |line: &str| line.split_ascii_whitespace().nth(2).and_then(|count| count.parse::<u64>().ok());
     map.lines().filter_map(count).sum::<u64>() >= u64::from(u32::MAX)
-}
-
-/// The subject of an epoll event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Token {
-    Listener(u16),
-    HalfOpen(u32),
-    Socket(LinkId),
-    Process(LinkId),
-    Bell(LinkId),
-}
-
-impl Token {
-    fn pack(self) -> u64 {
-        let (kind, value) = match self {
-            Token::Listener(block) => (1, u32::from(block)),
-            Token::HalfOpen(serial) => (2, serial),
-            Token::Socket(id) => (3, id.0),
-            Token::Process(id) => (4, id.0),
-            Token::Bell(id) => (5, id.0),
-        };
-        kind << 32 | u64::from(value)
-    }
-
-    fn unpack(raw: u64) -> Option<Token> {
-        let value = raw as u32;
-        Some(match raw >> 32 {
-            1 => Token::Listener(value as u16),
-            2 => Token::HalfOpen(value),
-            3 => Token::Socket(LinkId(value)),
-            4 => Token::Process(LinkId(value)),
-            5 => Token::Bell(LinkId(value)),
-            _ => return None,
-        })
-    }
-}
-
-pub(crate) fn watch(epoll: &TrackedFd, fd: impl AsFd, token: Token) -> Result<(), Errno> {
-    epoll::add(epoll, fd, epoll::EventData::new_u64(token.pack()), epoll::EventFlags::IN).map_err(errno)
-}
-
-/// Hears each ring of a doorbell once. Edge-triggered, so no thread has to read it: a read could block, or take the
-/// ring of another peer.
-pub(crate) fn watch_bell(epoll: &TrackedFd, bell: impl AsFd, id: LinkId) -> Result<(), Errno> {
-    let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-    epoll::add(epoll, bell, epoll::EventData::new_u64(Token::Bell(id).pack()), flags).map_err(errno)
 }
 
 /// Takes a descriptor out of the epoll instance. Closing it alone would not do if a forked child still has it.
@@ -295,7 +250,7 @@ impl WindowEnv {
 
     /// Hears visitors from now on, or none for a while: a visitor that waits and cannot be let in would keep the
     /// epoll instance readable.
-    fn listen(&mut self, open: bool, now: Nanos) {
+    pub(crate) fn listen(&mut self, open: bool, now: Nanos) {
         let flags = if open { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
         for (block, listener) in &self.own_blocks {
             let data = epoll::EventData::new_u64(Token::Listener(*block).pack());
@@ -435,42 +390,6 @@ impl WindowEnv {
 
     // ---- events ----
 
-    pub(crate) fn poll_events(&mut self, now: Nanos) {
-        if self.closed_until.is_some_and(|at| at <= now) {
-            self.listen(true, now);
-        }
-        // The rounds are few, so that a peer that never stops cannot keep this thread here.
-        for _ in 0..4 {
-            let mut events =
-                [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
-            let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-            let n = rustix::event::epoll::wait(&self.epoll, &mut events, Some(&zero)).unwrap_or(0);
-            for event in &events[..n] {
-                let (data, flags) = (event.data, event.flags);
-                match Token::unpack(data.u64()) {
-                    Some(Token::Listener(block)) => self.accept(block, now),
-                    Some(Token::HalfOpen(serial)) => self.hear_half_open(serial),
-                    Some(Token::Socket(id)) => self.hear(id, flags),
-                    Some(Token::Process(id)) => self.lose(id),
-                    // The thread that waits is awake.
-                    Some(Token::Bell(_)) | None => {}
-                }
-            }
-            if n < events.len() {
-                break;
-            }
-        }
-        let epoll = &self.epoll;
-        self.half_open.retain(|half| {
-            let keep = half.deadline > now;
-            if !keep {
-                unwatch(epoll, &half.socket);
-            }
-            keep
-        });
-        self.connect_back_again(now);
-    }
-
     /// The peer of this link is gone, or has broken the rules of the socket.
     pub(crate) fn lose(&mut self, id: LinkId) {
         let epoll = &self.epoll;
@@ -495,7 +414,7 @@ impl WindowEnv {
         }
     }
 
-    fn accept(&mut self, block: u16, now: Nanos) {
+    pub(crate) fn accept(&mut self, block: u16, now: Nanos) {
         for _ in 0..TURN {
             if !deferred_close::has_room() {
                 return self.listen(false, now);
@@ -572,7 +491,19 @@ impl WindowEnv {
         }
     }
 
-    fn hear_half_open(&mut self, serial: u32) {
+    /// Drop the connections that have not said HELLO in time.
+    pub(crate) fn drop_late(&mut self, now: Nanos) {
+        let epoll = &self.epoll;
+        self.half_open.retain(|half| {
+            let keep = half.deadline > now;
+            if !keep {
+                unwatch(epoll, &half.socket);
+            }
+            keep
+        });
+    }
+
+    pub(crate) fn hear_half_open(&mut self, serial: u32) {
         let Some(index) = self.half_open.iter().position(|half| half.serial == serial) else {
             return;
         };

@@ -9,6 +9,8 @@ use verbs::{Gid, Psn, Qpn};
 use wire::prelude::*;
 use wire::{AtomicOp, ExportId, Fault, Offer, Packet, PacketOp, Payload, SendError, SingleCopyError, Span, TicketRef};
 
+use rustix::event::Timespec;
+
 use super::*;
 use crate::Config;
 use crate::rendezvous::Greeting;
@@ -271,6 +273,8 @@ fn tokens_survive_packing() {
         Token::HalfOpen(u32::MAX),
         Token::Socket(LinkId(u32::MAX)),
         Token::Process(LinkId(7 << 16 | 3)),
+        Token::Wake,
+        Token::Once,
     ] {
         assert_eq!(Token::unpack(token.pack()), Some(token));
     }
@@ -290,7 +294,7 @@ fn a_doorbell_wakes_once() {
     let (mut env, mut other, link, _) = linked();
     let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
     let wakes = |env: &WindowEnv| {
-        let mut fds = [rustix::event::PollFd::from_borrowed_fd(env.epoll_fd(), rustix::event::PollFlags::IN)];
+        let mut fds = [rustix::event::PollFd::from_borrowed_fd(env.epoll_fd().as_fd(), rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut fds, Some(&zero)).unwrap() > 0
     };
     env.handle_events(0);

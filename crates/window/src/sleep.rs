@@ -1,17 +1,18 @@
 //! Sleep that misses no event, and the waking.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 
+use memory::fds::TrackedFd;
 use memory::ring::wake_fence;
 
 use crate::WindowEnv;
 use crate::link::State;
 
 impl WindowEnv {
-    /// The one descriptor to wait on for everything that can happen here: readable when
+    /// The one descriptor to wait on for everything that can happen here ([`crate::Events::wait`]): readable when
     /// [`WindowEnv::handle_events`] has something to do.
-    pub fn epoll_fd(&self) -> BorrowedFd<'_> {
-        self.epoll.as_fd()
+    pub fn epoll_fd(&self) -> &Arc<TrackedFd> {
+        &self.epoll
     }
 
     /// Tells whether this program may sleep until an event comes, even while it has much under way. Else its sleep is

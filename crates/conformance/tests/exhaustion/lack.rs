@@ -27,6 +27,7 @@ pub enum Calls {
     Memfd,
     Eventfd,
     Epoll,
+    Timerfd,
     Threads,
     Sockets,
     Pidfd,
@@ -42,6 +43,7 @@ impl Calls {
             Calls::Memfd => (&[libc::SYS_memfd_create], libc::EPERM),
             Calls::Eventfd => (&[libc::SYS_eventfd2, libc::SYS_eventfd], libc::EPERM),
             Calls::Epoll => (&[libc::SYS_epoll_create1, libc::SYS_epoll_create, libc::SYS_epoll_ctl], libc::EPERM),
+            Calls::Timerfd => (&[libc::SYS_timerfd_create, libc::SYS_timerfd_settime], libc::EPERM),
             // As for a user with too many processes (RLIMIT_NPROC).
             Calls::Threads => (&[libc::SYS_clone, libc::SYS_clone3], libc::EAGAIN),
             Calls::Sockets => (&[libc::SYS_socket], libc::EACCES),

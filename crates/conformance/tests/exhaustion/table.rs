@@ -51,10 +51,11 @@ fn file_sizes() {
 
 #[test]
 fn system_calls() {
-    let table: [(Calls, &'static [i32]); 9] = [
+    let table: [(Calls, &'static [i32]); 10] = [
         (Calls::Memfd, &[libc::EPERM]),
         (Calls::Eventfd, &[libc::EPERM]),
         (Calls::Epoll, &[libc::EPERM]),
+        (Calls::Timerfd, &[libc::EPERM]),
         (Calls::Threads, &[libc::EAGAIN]),
         (Calls::Sockets, &[libc::EACCES]),
         (Calls::Pidfd, &[]),

@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use std::os::fd::AsFd;
+
 use rustix::event::{PollFd, PollFlags, Timespec};
 use verbs::{Gid, Psn, Qpn};
 use window::{Config, Rx, WindowEnv};
@@ -168,7 +170,7 @@ impl Node {
         let slept = self.env.announce_sleep();
         if slept {
             let timeout = Timespec { tv_sec: at_most.as_secs() as i64, tv_nsec: i64::from(at_most.subsec_nanos()) };
-            let mut fds = [PollFd::from_borrowed_fd(self.env.epoll_fd(), PollFlags::IN)];
+            let mut fds = [PollFd::from_borrowed_fd(self.env.epoll_fd().as_fd(), PollFlags::IN)];
             let _ = rustix::event::poll(&mut fds, Some(&timeout));
         }
         self.env.suppress_doorbells();
