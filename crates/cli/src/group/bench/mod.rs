@@ -1,5 +1,6 @@
 //! `softrnic group bench`: the time of group operations, beside chains with the processor on the path.
 
+mod beside;
 mod page;
 mod parts;
 mod plan;

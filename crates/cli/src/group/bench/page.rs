@@ -52,15 +52,22 @@ fn page(results: &Results, plots: &[String], by_hand: &str) -> String {
     lines.push(
         "- Busy processes compute, on the replicas' core. A pause is between operations, in microseconds.".into(),
     );
+    lines.push(
+        "- Message and answer: a SEND to an ordinary queue pair of another process, which polls, and its SEND back.\n  \
+         The loop of ENABLEs is a managed queue of that process that goes round for ever; each ENABLE lets a\n  \
+         second queue execute one more entry."
+            .into(),
+    );
     lines.extend(plots.iter().map(|plot| format!("\n{plot}")));
     lines.push("\n### Ratios\n".into());
     lines.extend(bounds(results).markdown());
     lines.push(format!("\n{}", results.posted()));
     type Wanted = fn(&Setting) -> bool;
-    let parts: [(&str, Wanted); 4] = [
-        ("Sizes and windows", |it| !it.load && it.applications.is_none() && !separate(it.curve)),
+    let parts: [(&str, Wanted); 5] = [
+        ("Sizes and windows", |it| plain(it) && !separate(it.curve) && !pair(it.curve)),
         ("A server for each replica", |it| separate(it.curve)),
         ("Priorities and busy processes", |it| it.load),
+        ("A loop of ENABLEs", |it| pair(it.curve)),
         ("Applications", |it| it.applications.is_some()),
     ];
     for (heading, wanted) in parts {
@@ -73,6 +80,10 @@ fn page(results: &Results, plots: &[String], by_hand: &str) -> String {
 
 fn separate(curve: Curve) -> bool {
     matches!(curve, Curve::NicEach | Curve::BareEach)
+}
+
+fn pair(curve: Curve) -> bool {
+    matches!(curve, Curve::Pair | Curve::PairBeside)
 }
 
 fn line(name: &str, color: (u8, u8, u8), stroke: Stroke, points: Vec<(usize, f64)>) -> Line {

@@ -30,6 +30,8 @@ pub enum Part {
     Application,
     /// Has regions, to which the client WRITEs.
     Target,
+    /// Answers messages.
+    Answer,
     /// A bare chain that spins.
     Spin,
     /// A hop of a bare chain that sleeps.
@@ -56,6 +58,8 @@ pub struct PartOptions {
     pub size: Option<usize>,
     #[arg(long)]
     pub hop: Option<usize>,
+    #[arg(long)]
+    pub looping: bool,
     #[command(flatten)]
     pub device: DeviceOptions,
 }
@@ -64,7 +68,7 @@ impl Default for PartOptions {
     fn default() -> Self {
         let device = DeviceOptions { lib: None, device: None, gid: None };
         let (part, core, file, next, window, replicas, size, hop) = (None, None, None, None, None, None, None, None);
-        PartOptions { part, core, file, next, window, replicas, size, hop, device }
+        PartOptions { part, core, file, next, window, replicas, size, hop, looping: false, device }
     }
 }
 
@@ -85,6 +89,7 @@ impl PartOptions {
         push("--replicas", self.replicas.map(|replicas| replicas.to_string()));
         push("--size", self.size.map(|size| size.to_string()));
         push("--hop", self.hop.map(|hop| hop.to_string()));
+        args.extend(self.looping.then(|| "--looping".to_owned()));
         args.extend(self.device.to_args());
         args
     }
@@ -111,6 +116,10 @@ pub fn part(options: &PartOptions) -> Result<ExitCode, String> {
         Part::Look => look(options),
         Part::Application => application(options),
         Part::Target => target(options),
+        Part::Answer => {
+            super::beside::answer(&options.device.open()?, options.looping)?;
+            Ok(ExitCode::SUCCESS)
+        }
         Part::Spin => {
             let shared = options.memory()?;
             crate::out::say!("ready");

@@ -5,6 +5,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 
 use super::Options;
+use super::beside;
 use super::row::{Bound, Curve, Measured, Results, Row, Setting};
 use super::stand::{Folder, Servers, Stand, copies, nic};
 use super::work::{Effort, Work, measure};
@@ -66,6 +67,7 @@ pub fn run(options: &Options) -> Result<Results, String> {
     run.over_window(&lists)?;
     run.over_load(&lists)?;
     run.ratios()?;
+    run.fairness()?;
     run.applications()?;
     let Run { rows, bounds, posts, .. } = run;
     let version = env!("CARGO_PKG_VERSION").to_owned();
@@ -244,6 +246,27 @@ impl Run<'_> {
         }
         self.bounds.push(bound("p50, one server of 3 / a bare chain in one process that spins", 10.0, one));
         self.bounds.push(bound("p50, 3 servers / a bare chain of 3 eventfds", 1.5, each));
+        Ok(())
+    }
+
+    /// An ordinary queue pair, alone and beside a loop of ENABLEs of its peer, in turns.
+    fn fairness(&mut self) -> Result<(), String> {
+        let mut ratios = [Vec::new(), Vec::new()];
+        for _ in 0..self.options.rounds {
+            let mut times = Vec::new();
+            for (curve, looping) in [(Curve::Pair, false), (Curve::PairBeside, true)] {
+                let (mut work, process) = self.stand.exchange(&self.fixture, looping)?;
+                let measured = measure(&mut work, self.effort(1))?;
+                drop((work, process));
+                self.keep(self.setting(curve, beside::SIZE, 1, 1, &self.plain()), measured);
+                times.push([measured.microseconds.p50, measured.microseconds.p99]);
+            }
+            ratios.iter_mut().enumerate().for_each(|(i, ratio)| ratio.push(times[1][i] / times[0][i]));
+        }
+        for (quantile, rounds) in ["p50", "p99"].into_iter().zip(ratios) {
+            let what = format!("{quantile}, message and answer beside a loop of ENABLEs / alone");
+            self.bounds.push(bound(&what, 2.0, rounds));
+        }
         Ok(())
     }
 

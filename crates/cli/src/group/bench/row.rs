@@ -19,6 +19,10 @@ pub enum Curve {
     FanOut,
     /// memcpy to each replica's memory, by the client.
     Copies,
+    /// Messages to an ordinary queue pair that answers them.
+    Pair,
+    /// Such messages, with a loop of ENABLEs beside that queue pair.
+    PairBeside,
     /// A process that spins copies along the chain.
     BareOne,
     /// A process for each replica copies, woken by an eventfd.
@@ -34,6 +38,8 @@ impl Curve {
             Curve::OnPath => "CPU on the path",
             Curve::FanOut => "client fan-out",
             Curve::Copies => "plain copies",
+            Curve::Pair => "message and answer",
+            Curve::PairBeside => "message and answer, beside a loop of ENABLEs",
             Curve::BareOne => "bare chain, spinning",
             Curve::BareEach => "bare chain, eventfds",
         }

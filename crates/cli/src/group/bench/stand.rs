@@ -37,8 +37,13 @@ impl Process {
         started.map(Process).map_err(|error| format!("cannot start a process: {error}"))
     }
 
-    fn part(part: Part, options: &PartOptions, stdin: Stdio, stdout: Stdio) -> Result<Process, String> {
+    pub fn part(part: Part, options: &PartOptions, stdin: Stdio, stdout: Stdio) -> Result<Process, String> {
         Process::start(&options.to_args(part), stdin, stdout)
+    }
+
+    /// Write to its standard input.
+    pub fn tell(&mut self, text: &str) -> Result<(), String> {
+        self.0.stdin.as_mut().ok_or("no input")?.write_all(text.as_bytes()).map_err(crate::fixture::text)
     }
 
     pub fn signal(&self, signal: Signal) -> Result<(), String> {
@@ -46,12 +51,13 @@ impl Process {
         kill_process(pid, signal).map_err(text)
     }
 
-    fn lines(&mut self) -> Result<BufReader<ChildStdout>, String> {
+    pub fn lines(&mut self) -> Result<BufReader<ChildStdout>, String> {
         self.0.stdout.take().map(BufReader::new).ok_or_else(|| "its output is taken".into())
     }
 }
 
-fn line(from: &mut BufReader<ChildStdout>) -> Result<String, String> {
+/// The next line that a process says.
+pub fn line(from: &mut BufReader<ChildStdout>) -> Result<String, String> {
     let mut line = String::new();
     match from.read_line(&mut line).map_err(text)? {
         0 => Err("a process of the measurement ended".into()),
@@ -99,7 +105,7 @@ pub struct Servers {
 }
 
 impl Stand {
-    fn part(&self) -> PartOptions {
+    pub fn part(&self) -> PartOptions {
         PartOptions { core: self.core, device: self.device.clone(), ..PartOptions::default() }
     }
 
@@ -219,7 +225,7 @@ impl Stand {
         }
         let mut told = serde_json::to_string(&ours).map_err(text)?;
         told.push('\n');
-        process.0.stdin.as_mut().ok_or("no input")?.write_all(told.as_bytes()).map_err(text)?;
+        process.tell(&told)?;
         let places = theirs.iter().map(|peer| (peer.addr, peer.rkey)).collect();
         let completed = vec![0; replicas];
         Ok((FanOut { qps, cq, buffer, places, size, completed, done: 0 }, process))
@@ -267,7 +273,7 @@ pub fn endpoint(
     addr: u64,
     rkey: u32,
 ) -> Result<(std::sync::Arc<rdma::Qp>, Endpoint), String> {
-    let wanted = QpCap { max_send_wr: sends, max_recv_wr: 1, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
+    let wanted = QpCap { max_send_wr: sends, max_recv_wr: 2, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
     let (send_cq, recv_cq) = (Some(cq), Some(cq));
     let (cap, qp_type) = (fixture.cap(wanted)?, QpType::Rc);
     let qp =
