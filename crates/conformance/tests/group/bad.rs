@@ -153,6 +153,7 @@ fn a_killed_client_leaves_the_others_alone() {
     let mut process = Remote::start(ENTRY, "client", &[]);
     process.wire.tell(&chain.first);
     process.wire.hear::<()>();
+    process.wire.tell(&u64::MAX);
     assert_ne!(chain.look()[0].1[0], alone);
     // Stopped in the middle of operations, then killed.
     process.signal(Signal::STOP);
@@ -163,6 +164,31 @@ fn a_killed_client_leaves_the_others_alone() {
         assert!(begun.elapsed() < PATIENCE, "the queues of a client that is gone stay");
         std::thread::sleep(Duration::from_millis(10));
     }
+    other.run(&[OP; 20], Wait::Event).expect("a group");
+}
+
+/// A client that is stopped for longer than queue pairs try keeps no server and no other client from its work. Its own
+/// group goes on with it, or has ended in an error that names the hop that could not reach it.
+#[test]
+fn a_stopped_client_hangs_nothing() {
+    let fixture = Fixture::open();
+    let chain = Chain::start(&[1, 1]);
+    let (mut other, _) = client(&fixture, chain.first, 1);
+    let mut process = Remote::start(ENTRY, "client", &[]);
+    process.wire.tell(&chain.first);
+    process.wire.hear::<()>();
+    process.wire.tell(&100u64);
+    other.run(&[OP; 20], Wait::Poll).expect("a group");
+    process.signal(Signal::STOP);
+    // 8 times 4.096 us * 2^18: the timeout and the retries of a group's queue pairs.
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < Duration::from_secs(9) {
+        other.run(&[OP; 20], Wait::Event).expect("a group");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    process.signal(Signal::CONT);
+    let failed: Option<String> = process.wire.hear();
+    assert!(failed.as_ref().is_none_or(|why| why.contains("hop ")), "{failed:?}");
     other.run(&[OP; 20], Wait::Event).expect("a group");
 }
 

@@ -24,9 +24,9 @@ fn the_other_process() {
         let fixture = Fixture::open();
         let (mut client, _) = client(&fixture, wire.hear(), 16);
         wire.tell(&());
-        loop {
-            let _ = client.run(&[Operation::Write { offset: 0, size: 1024 }; 100], Wait::Poll);
-        }
+        let run = |_| client.run(&[Operation::Write { offset: 0, size: 1024 }; 100], Wait::Poll).err();
+        let failed = (0..wire.hear::<u64>()).find_map(run);
+        return wire.tell(&failed.map(|error| error.to_string()));
     }
     if part != "replica" {
         return with_file(&part, &mut wire);
@@ -411,14 +411,14 @@ fn the_programs_work_together() {
         let [p50, most] = ["p50", "max"].map(|key| found["microseconds"][key].as_f64().expect("a number"));
         assert!(0.0 < p50 && p50 <= most, "{text}");
     }
-    the_servers_tell_their_state(&to, lib);
+    the_servers_tell_their_state(&to, lib, serving.0.id());
     drop(serving);
     let (status, text) = softrnic(&[&["group", "client", "-c", &to][..], &lib].concat());
     assert!(status == 1 && text.starts_with(&format!("softrnic: {to}: ")), "{text}");
 }
 
 /// `group status` of three replicas: first while a client's group lives, whose operations are all done.
-fn the_servers_tell_their_state(to: &str, lib: [&str; 2]) {
+fn the_servers_tell_their_state(to: &str, lib: [&str; 2], pid: u32) {
     let ask = |more: &[&str]| -> serde_json::Value {
         let (status, text) = softrnic(&[&["group", "status", "-c", to, "--json"], more, &lib].concat());
         assert_eq!(status, 0, "{text}");
@@ -446,6 +446,29 @@ fn the_servers_tell_their_state(to: &str, lib: [&str; 2]) {
     let [p50, p99] = ["p50", "p99"].map(|key| found["microseconds"][key].as_f64().expect("a number"));
     assert!(0.0 < p50 && p50 <= p99, "{found}");
     assert!(matches!(&group::status(first), Ok(all) if all.len() == 3 && all.iter().all(|hop| hop.posted > 0)));
+    an_idle_group_does_not_run(pid);
+}
+
+/// A server whose groups have nothing to do uses no processor: none of its threads is woken. What the last operations
+/// left behind, such as acknowledgements and timers, has come to its end after some seconds.
+fn an_idle_group_does_not_run(pid: u32) {
+    let switches = || -> u64 {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("the server").flatten();
+        let status = tasks.map(|task| std::fs::read_to_string(task.path().join("status")).expect("proc_pid_status(5)"));
+        status.map(|text| counted(&text)).sum()
+    };
+    // A thread that looks around now and then would be woken hundreds of times in this time.
+    conformance::until("an idle server", || {
+        let before = switches();
+        std::thread::sleep(Duration::from_secs(1));
+        (switches() == before).then_some(())
+    });
+}
+
+/// The context switches of a thread, by its status.
+fn counted(status: &str) -> u64 {
+    let lines = status.lines().filter_map(|line| line.split_once("ctxt_switches:"));
+    lines.map(|(_, count)| count.trim().parse::<u64>().expect("a number")).sum()
 }
 
 /// `group bench` measures every curve, and writes its page and its plots; nothing of what is by hand is lost.
@@ -465,7 +488,9 @@ fn figures_come_from_one_run() {
     let curves =
         ["NIC only, one server", "NIC only, a server each", "CPU on the path", "client fan-out", "plain copies"];
     let others = ["bare chain, spinning", "bare chain, eventfds", "applications stopped", "applications killed"];
-    for wanted in curves.iter().chain(&others) {
+    let ratios =
+        ["p50, message and answer beside a loop of ENABLEs / alone | ", "p50, applications killed / running | "];
+    for wanted in curves.iter().chain(&others).chain(&ratios) {
         assert!(text.contains(wanted), "{wanted}: {text}");
     }
     assert!(text.contains("after set-up, beside applications: 0.\n"), "{text}");
