@@ -98,7 +98,10 @@ time was over. The list belongs to the operation until then.",
         names: &["exs_mregister", "exs_mderegister"],
         about: "register memory for transfers",
         text: "\
-flags are 0. Memory that can only be read is registered for sends. It must stay mapped until it is deregistered.",
+flags are 0. Memory that can only be read is registered for sends. It must stay mapped until it is deregistered.
+
+The first call installs handlers of SIGSEGV and SIGBUS, by which the library finds out that memory was unmapped. They \
+hand every other fault to the handler that was there before. A handler that is installed later should do so, too.",
         errors: &[
             ("EBUSY", "an operation uses it"),
             ("EFAULT", "the memory is not there"),

@@ -192,6 +192,7 @@ fn examples(suite: &mut Suite, sandbox: &Sandbox) -> bool {
         Ok(()) => suite.pass("softrnic install: beside another libexs.so"),
         Err(why) => suite.fail("softrnic install: beside another libexs.so", why),
     }
+    suite.push("docs/exs.md: its command", page_command(sandbox), None);
     match build_examples(sandbox) {
         Ok(()) => suite.pass("examples: they compile with exs.pc"),
         Err(why) => {
@@ -311,13 +312,40 @@ fn foreign(sandbox: &Sandbox) -> Result<(), String> {
     }
 }
 
+/// The first block of docs/exs.md that begins so.
+fn page_block(begins: &str) -> Result<String, String> {
+    let page = fs::read_to_string(root().join("docs/exs.md")).map_err(|e| format!("docs/exs.md: {e}"))?;
+    let block = page.split_once(begins).and_then(|(_, rest)| rest.split("```").next());
+    block.map(str::to_owned).ok_or(format!("docs/exs.md has no {begins:?}"))
+}
+
+/// The program of docs/exs.md, compiled and run by the page's command.
+fn page_command(sandbox: &Sandbox) -> Outcome {
+    let script = || {
+        let (program, command) = (page_block("```c\n")?, page_block("```text\ncc hello.c")?);
+        let place = sandbox.home().join("hello.c");
+        fs::write(&place, program).map_err(|e| e.to_string())?;
+        allow(&place)?;
+        Ok::<_, String>(format!("PATH=$BIN:$PATH; cc hello.c{command}"))
+    };
+    let done = script().and_then(|script| {
+        let program = sandbox.alone("page-command", "sh", &["-c", &script]);
+        let program = program.env("BIN", sandbox.installed().join("bin"));
+        let done = program.env("PKG_CONFIG_PATH", sandbox.installed().join("lib/pkgconfig")).run(LIMIT);
+        done.map_err(|e| e.to_string())
+    });
+    match done {
+        Ok(done) if done.ok() && done.stdout == "hello, exs\n" => Outcome::Passed,
+        Ok(done) => Outcome::Failed(done.verdict()),
+        Err(why) => Outcome::Failed(why),
+    }
+}
+
 fn build_examples(sandbox: &Sandbox) -> Result<(), String> {
     let folder = root().join("crates/exs-abi/examples");
     let mut sources: Vec<PathBuf> = names(&folder)?.into_iter().map(|name| folder.join(format!("{name}.c"))).collect();
-    let page = fs::read_to_string(root().join("docs/exs.md")).map_err(|e| format!("docs/exs.md: {e}"))?;
-    let program = page.split("```c\n").nth(1).and_then(|rest| rest.split("```").next());
     let written = sandbox.dir().join("page.c");
-    fs::write(&written, program.ok_or("docs/exs.md has no program")?).map_err(|e| e.to_string())?;
+    fs::write(&written, page_block("```c\n")?).map_err(|e| e.to_string())?;
     sources.push(written);
     let script = "gcc -std=gnu11 -Wall -Wextra -Werror \"$1\" -o \"$2\" $(pkg-config --cflags --libs exs)";
     for source in sources {
