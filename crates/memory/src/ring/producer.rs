@@ -139,7 +139,7 @@ impl<M: RingMemory> Producer<M> {
     /// there is no room, or something is wrong: [`Producer::push`] says which.
     #[inline(always)]
     pub fn push_short(&mut self, body: &[u64; 5], four: bool, len: u32) -> bool {
-        if !self.fits(0) || len > 8 {
+        if len > 8 || !self.fits(0) && !self.finds_room() {
             cold_path();
             return false;
         }
@@ -233,6 +233,12 @@ impl<M: RingMemory> Producer<M> {
             }
         }
         Ok(())
+    }
+
+    /// True if the consumer has passed a slot since its count was read last.
+    #[cold]
+    fn finds_room(&mut self) -> bool {
+        self.refresh().is_ok() && self.fits(0)
     }
 
     /// Looks for room; if there is none, says so to the consumer and looks once more.
