@@ -2,7 +2,7 @@
 
 use std::hint::cold_path;
 
-use verbs::{CqId, CtxId, Psn, QpAttr, QpId, QpInit, QpState, QpType, Qpn, WcStatus};
+use verbs::{CqId, CtxId, Psn, QpAttr, QpId, QpInit, QpState, QpType, Qpn};
 use wire::{LinkId, Nanos, Packet, PacketOp};
 
 use crate::counts::Counts;
@@ -278,26 +278,23 @@ impl Qp {
     #[inline(never)]
     fn list_them(&mut self) -> bool {
         let mut broken = false;
+        let (first, first_psn) = (self.sq.fetched - self.unlisted as u64, self.first_unlisted());
         for n in 0..self.unlisted {
-            let entry = self.unlisted(n);
-            broken |= entry.error.is_some();
-            self.inflight.push_back(entry);
+            // Made in its place: there can be hundreds, each larger than what one copy of it should cost.
+            let Some(place) = self.inflight.place() else { break };
+            self.sq.list(first + n as u64, first_psn.plus(n as u32), self.mtu, place);
+            broken |= place.error.is_some();
         }
         self.unlisted = 0;
         self.cursor = self.inflight.len();
         broken
     }
-
     /// An unlisted request; the oldest is number 0.
+    #[cfg(test)]
     pub(crate) fn unlisted(&self, n: usize) -> Inflight {
-        let (number, first_psn) =
-            (self.sq.fetched - self.unlisted as u64 + n as u64, self.first_unlisted().plus(n as u32));
-        match self.sq.executed_whole(number) {
-            Some((request, since)) => {
-                let len = request.len.min(self.mtu);
-                Inflight { psns: 1, len, sent: len, out: true, first_psn, since, ..request }
-            }
-            None => Inflight::failed(number, self.sq.wr_id(number), WcStatus::LocQpOpErr, first_psn),
-        }
+        let mut request = Inflight::default();
+        let number = self.sq.fetched - self.unlisted as u64 + n as u64;
+        self.sq.list(number, self.first_unlisted().plus(n as u32), self.mtu, &mut request);
+        request
     }
 }

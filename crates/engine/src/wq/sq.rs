@@ -409,12 +409,6 @@ impl SendQueue {
         (word(1), flags, len as u32)
     }
 
-    /// The whole request, and when its execution began; `None` when the entry makes no sense (it was overwritten).
-    pub fn executed_whole(&self, number: u64) -> Option<(Inflight, Nanos)> {
-        let wqe = self.copy(number).filter(|wqe| matches!(wqe.opcode, Opcode::Send | Opcode::SendWithImm))?;
-        Some((wqe, self.get(self.base(number) + 2)))
-    }
-
     /// Copies the next request out; `None` in the number's place when the entry makes no sense (it was overwritten).
     ///
     /// This takes entries that are held back, too.

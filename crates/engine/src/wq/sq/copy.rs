@@ -2,7 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
-use verbs::{Access, AhId, Count, CqId, LKey, MrId, MwId, Opcode, QpId, Qpn, RKey, SendBody, SendFlags, Sge};
+use verbs::{
+    Access, AhId, Count, CqId, LKey, MrId, MwId, Opcode, Psn, QpId, Qpn, RKey, SendBody, SendFlags, Sge, WcStatus,
+};
 
 use super::{HEAD, SendQueue, WORDS};
 use crate::wq::inflight::{Carrier, Inflight};
@@ -133,6 +135,19 @@ impl SendQueue {
         (to.one_sided, to.out, to.done, to.by_ref, to.queued) = (false, false, false, false, false);
         (to.carrier, to.error) = (Carrier::Free, None);
         Some(())
+    }
+
+    /// Makes `to` the request of this number, which was executed as it was posted ([`SendQueue::write_executed`]): one
+    /// packet, which is out. If its entry makes no sense (it was overwritten), `to` is a request that failed.
+    pub fn list(&self, number: u64, first_psn: Psn, mtu: u32, to: &mut Inflight) {
+        let sound = self.read(number, to).is_some() && matches!(to.opcode, Opcode::Send | Opcode::SendWithImm);
+        if !sound {
+            *to = Inflight::failed(number, self.wr_id(number), WcStatus::LocQpOpErr, first_psn);
+            return;
+        }
+        let len = to.len.min(mtu);
+        (to.len, to.sent, to.psns, to.out) = (len, len, 1, true);
+        (to.first_psn, to.since) = (first_psn, self.get(self.base(number) + 2));
     }
 
     /// A request of the array, as one that has not begun; `None` if the entry makes no sense.
