@@ -6,7 +6,7 @@
 use core::cell::UnsafeCell;
 
 use libc::{c_int, c_void, size_t};
-use nic::RawBiased;
+use nic::{Nic, RawBiased};
 use parking_lot::lock_api::RawMutex as _;
 use sys::{ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_qp_type, ibv_sge};
 use verbs::{Errno, LKey, Opcode, QpType, Qpn, RKey, Result, SendBody, SendData, SendFlags, SendWr, Sge};
@@ -452,17 +452,18 @@ fn post(qp: &Qp, work: &Work) -> Result<()> {
     if let Some(errno) = work.error {
         return Err(errno);
     }
-    let mut core = alive(qp.nic)?.lock();
-    let now = core.time();
+    let nic = alive(qp.nic)?;
     // A single request is checked by the post itself.
     if let [entry] = work.requests() {
-        return with_request(work, entry, |wr| core.post_send_here(qp.id, wr, now));
+        return with_request(work, entry, |wr| nic.post_send_here(qp.id, wr));
     }
-    post_all(qp, work, &mut core, now)
+    post_all(nic, qp, work)
 }
 
 #[inline(never)]
-fn post_all(qp: &Qp, work: &Work, core: &mut nic::Core, now: u64) -> Result<()> {
+fn post_all(nic: &Nic, qp: &Qp, work: &Work) -> Result<()> {
+    let mut core = nic.lock();
+    let now = core.time();
     if work.in_use > core.send_room(qp.id)? as usize {
         return Err(Errno::ENOMEM);
     }

@@ -180,7 +180,7 @@ impl Core {
 
     /// True if a hold of the lock has left nothing to be done by [`Core::flush`] and what follows it.
     #[inline]
-    fn is_flushed(&self) -> bool {
+    pub(crate) fn is_flushed(&self) -> bool {
         self.mode == Mode::Polled
             && !self.clock_fresh
             && !self.engine.has_ready()
@@ -266,12 +266,18 @@ impl<'a> Guard<'a> {
     #[inline]
     pub(crate) fn new(nic: &'a Nic, mut core: MutexGuard<'a, Core>) -> Self {
         Self::begin(&mut core);
+        Self::begun(nic, core)
+    }
+
+    /// The lock, whose state [`Guard::begin`] has prepared.
+    #[inline]
+    pub(crate) fn begun(nic: &'a Nic, core: MutexGuard<'a, Core>) -> Self {
         Guard { nic, core, then: None }
     }
 
     /// Prepare the state, directly after the lock was taken.
     #[inline]
-    fn begin(core: &mut Core) {
+    pub(crate) fn begin(core: &mut Core) {
         if core.mode == Mode::Armed || core.exact_time {
             core.clock_uses = 0; // one reading for each hold of the lock
         }

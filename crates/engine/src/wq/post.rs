@@ -126,6 +126,13 @@ impl<P: Env> Engine<P> {
         self.post_slow(id, wr, now)
     }
 
+    /// Does the work of [`Engine::post_send`], if the request can be sent at once and nothing else is to be done. If
+    /// not (also for any error), nothing was done, and the caller calls that.
+    #[inline(always)]
+    pub fn post_send_fast(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> bool {
+        self.done.overwritten.is_empty() && self.post_fast(id, wr, now)
+    }
+
     // A function of its own, so that the fast path pays nothing for it.
     #[inline(never)]
     fn post_slow(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
