@@ -17,6 +17,7 @@ mod descriptors;
 mod diag;
 mod epoll;
 mod gone;
+mod heap;
 mod holders;
 mod kernel;
 mod link;

@@ -7,6 +7,7 @@ use sock::end::Writable;
 
 use crate::cancel::{self, point_at, points_if};
 use crate::epoll;
+use crate::heap;
 use crate::kernel;
 use crate::link::{Inside, Link};
 use crate::next::{self, fail};
@@ -57,8 +58,8 @@ pub fn want(connection: &Use, events: i16) {
 }
 
 /// Begins to sleep for all connections: by one bell for each of their links, and whether there is one for all.
-fn sleep(connections: &[(usize, Use)], events: &[i16]) -> (Vec<Inside>, bool) {
-    let (mut bells, mut all): (Vec<Inside>, bool) = (Vec::new(), true);
+fn sleep(connections: &[(usize, Use)], events: &[i16], mut bells: Vec<Inside>) -> (Vec<Inside>, bool) {
+    let mut all = true;
     for (n, connection) in connections {
         let link = connection.slot.link();
         let is_theirs = |bell: &&Inside| {
@@ -79,16 +80,15 @@ fn sleep(connections: &[(usize, Use)], events: &[i16]) -> (Vec<Inside>, bool) {
     (bells, all)
 }
 
-/// The sockets that hang up when the other ends' processes are gone, once each.
-fn lives(connections: &[(usize, Use)]) -> Vec<pollfd> {
-    let mut lives: Vec<pollfd> = Vec::new();
+/// Adds the sockets that hang up when the other ends' processes are gone, once each.
+fn add_lives(connections: &[(usize, Use)], asked: &mut Vec<pollfd>) {
+    let first = asked.len();
     for link in connections.iter().filter(|(_, one)| !one.held().own.has_ended()).filter_map(|(_, one)| one.slot.link())
     {
-        if link.life() >= 0 && lives.iter().all(|life| life.fd != link.life()) {
-            lives.push(pollfd { fd: link.life(), events: 0, revents: 0 });
+        if link.life() >= 0 && asked[first..].iter().all(|life| life.fd != link.life()) {
+            asked.push(pollfd { fd: link.life(), events: 0, revents: 0 });
         }
     }
-    lives
 }
 
 /// What the kernel has said of a socket, as far as the program has asked, or gets it unasked.
@@ -100,12 +100,23 @@ pub fn told(connection: &Use, events: i16, revents: i16) -> i16 {
     revents & (events & !OUT | out | POLLHUP | POLLERR | POLLNVAL)
 }
 
+/// The connections of a poll, what the kernel is asked, and what the program has asked.
+type Lists = (Vec<(usize, Use)>, Vec<pollfd>, Vec<i16>);
+
+/// The lists, with all the room that a poll needs. `None`: there is no memory for them.
+fn lists(fds: &[pollfd]) -> Option<Lists> {
+    let connections =
+        heap::collect(|| fds.iter().enumerate().filter_map(|(n, fd)| Some((n, work::connection(fd.fd)?))))?;
+    let mut asked = heap::list(fds.len() + 2 * connections.len())?;
+    asked.extend_from_slice(fds);
+    let mut events = heap::list(fds.len())?;
+    events.extend(fds.iter().map(|fd| fd.events));
+    Some((connections, asked, events))
+}
+
 /// Polls. `until`: when the time is over; `None`: never.
 unsafe fn wait(fds: &mut [pollfd], until: Option<u64>, mask: *const sigset_t) -> i32 {
-    let connections: Vec<(usize, Use)> =
-        fds.iter().enumerate().filter_map(|(n, fd)| Some((n, work::connection(fd.fd)?))).collect();
-    let mut asked: Vec<pollfd> = fds.to_vec();
-    let events: Vec<i16> = asked.iter().map(|fd| fd.events).collect();
+    let Some((connections, mut asked, events)) = lists(fds) else { return fail(libc::ENOMEM) as i32 };
     let is_ready = || connections.iter().any(|(n, connection)| by_ring(connection, events[*n]) != 0);
     let mut bells: Option<(Vec<Inside>, bool)> = None;
     loop {
@@ -118,7 +129,8 @@ unsafe fn wait(fds: &mut [pollfd], until: Option<u64>, mask: *const sigset_t) ->
                 continue;
             }
             // The first time round, sleep is only announced.
-            bells = Some(sleep(&connections, &events));
+            let Some(room) = heap::list(connections.len()) else { return fail(libc::ENOMEM) as i32 };
+            bells = Some(sleep(&connections, &events, room));
             continue;
         }
         let sleeps = bells.as_ref().filter(|_| has_time);
@@ -139,7 +151,7 @@ unsafe fn wait(fds: &mut [pollfd], until: Option<u64>, mask: *const sigset_t) ->
             revents: 0,
         }));
         let bells_there = asked.len();
-        asked.extend(lives(&connections));
+        add_lives(&connections, &mut asked);
         let time = time.map(work::timespec);
         let time = time.as_ref().map_or(core::ptr::null(), |time| &raw const *time);
         // Where there is something to report, a signal that the mask lets through waits (do_poll of Linux).
@@ -212,6 +224,12 @@ fn enter(fds: &[pollfd], enter: bool) {
     }
 }
 
+/// Those that have no shared memory yet. `None`: there is no memory for the list.
+fn without_memory(fds: &[pollfd]) -> Option<Vec<pollfd>> {
+    let is_one = |fd: &&pollfd| fd.fd >= 0 && matches!(table::tag(fd.fd), Tag::Fresh(_) | Tag::Waiting(_));
+    heap::collect(|| fds.iter().filter(is_one).copied())
+}
+
 /// A poll by the kernel, unless one of the descriptors has shared memory.
 unsafe fn either(
     fds: *mut pollfd,
@@ -230,11 +248,7 @@ unsafe fn either(
     }
     listeners(fds);
     if !any_shared(fds) {
-        let unknown: Vec<pollfd> = fds
-            .iter()
-            .filter(|fd| fd.fd >= 0 && matches!(table::tag(fd.fd), Tag::Fresh(_) | Tag::Waiting(_)))
-            .copied()
-            .collect();
+        let Some(unknown) = without_memory(fds) else { return fail(libc::ENOMEM) as i32 };
         enter(&unknown, true);
         let result = if any_shared(fds) { None } else { Some(plain()) };
         enter(&unknown, false);
@@ -314,15 +328,13 @@ impl Set {
 }
 
 /// What the sets ask for. The bits are those of `POLLIN_SET` and its like in Linux's `fs/select.c`.
-fn polls(count: i32, [read, write, except]: [Set; 3]) -> Vec<pollfd> {
+fn polls(count: i32, [read, write, except]: [Set; 3]) -> Option<Vec<pollfd>> {
     let wants = |fd: usize| {
         let part = |set: Set, events: i16| if set.has(fd) { events } else { 0 };
         part(read, IN) | part(write, OUT) | part(except, libc::POLLPRI)
     };
-    (0..count.max(0).cast_unsigned() as usize)
-        .filter(|fd| [read, write, except].iter().any(|set| set.has(*fd)))
-        .map(|fd| pollfd { fd: fd as i32, events: wants(fd), revents: 0 })
-        .collect()
+    let all = || (0..count.max(0).cast_unsigned() as usize).filter(|fd| wants(*fd) != 0);
+    heap::collect(|| all().map(|fd| pollfd { fd: fd as i32, events: wants(fd), revents: 0 }))
 }
 
 /// Writes the answer into the sets.
@@ -358,14 +370,13 @@ unsafe fn selected(
     if count <= 0 || count as usize > table::LIMIT {
         return Some(plain());
     }
-    let mut fds = polls(count, sets);
+    let Some(mut fds) = polls(count, sets) else { return Some(fail(libc::ENOMEM) as i32) };
     if fds.iter().all(|fd| table::tag(fd.fd) == Tag::Unknown) {
         return Some(plain());
     }
     listeners(&fds);
     if !any_shared(&fds) {
-        let fresh: Vec<pollfd> =
-            fds.iter().filter(|fd| matches!(table::tag(fd.fd), Tag::Fresh(_) | Tag::Waiting(_))).copied().collect();
+        let Some(fresh) = without_memory(&fds) else { return Some(fail(libc::ENOMEM) as i32) };
         enter(&fresh, true);
         let result = if any_shared(&fds) { None } else { Some(plain()) };
         enter(&fresh, false);

@@ -9,7 +9,7 @@ use crate::kernel::borrow;
 use crate::next::{self, entries_after};
 use crate::table::{self, Tag};
 use crate::work::using;
-use crate::{cancel, descriptors, epoll, holders, link, meet, rules, sdp, sets, spin, status, work};
+use crate::{cancel, descriptors, epoll, heap, holders, link, meet, rules, sdp, sets, spin, status, work};
 
 /// The process whose tables these are. The child of vfork(2) has them, too, and must not change them.
 static OWN: AtomicI32 = AtomicI32::new(0);
@@ -181,6 +181,7 @@ extern "C" fn start() {
     spin::start();
     // SAFETY: three functions that stay as long as the process.
     unsafe { libc::pthread_atfork(Some(before_fork_hook), None, Some(in_child_hook)) };
+    heap::open();
 }
 
 unsafe extern "C" fn before_fork_hook() {

@@ -189,6 +189,11 @@ fn reads_go_on_behind_urgent_data() {
 }
 
 #[test]
+fn calls_go_on_where_malloc_has_no_memory_left() {
+    Program::new("rare", "heap").pairs("echo", 1, "no-heap");
+}
+
+#[test]
 fn looks_with_an_offset_and_signals_for_bytes_are_those_of_tcp() {
     let program = Program::new("rare", "rare");
     program.pairs("echo", 1, "peek-off");

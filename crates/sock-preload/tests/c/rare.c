@@ -1,4 +1,4 @@
-/* Options that hardly any program uses: SO_PEEK_OFF, O_ASYNC, and what is behind urgent bytes. */
+/* What hardly any program meets: SO_PEEK_OFF, O_ASYNC, bytes behind urgent ones, and no memory for malloc(3). */
 #include "pair.h"
 
 static void option(int fd, int name, int value)
@@ -127,9 +127,49 @@ static void reads_past(const char *port)
 	CHECK(read(fd, bytes, 1) == 0);
 }
 
+/* All that malloc(3) can give is taken, and no call needs more. */
+static void no_heap(const char *port)
+{
+	int fd = dialled(port);
+	void **all = NULL, **block;
+	long pages;
+	char byte;
+	fd_set in;
+	FILE *file = fopen("/proc/self/statm", "re");
+
+	CHECK(file && fscanf(file, "%ld", &pages) == 1);
+	fclose(file);
+	CHECK(setrlimit(RLIMIT_AS, &(struct rlimit){ pages * 4096, RLIM_INFINITY }) == 0);
+	for (size_t size = 1 << 20; size >= 16; size /= 2)
+		while ((block = malloc(size)) != NULL) {
+			*block = all;
+			all = block;
+		}
+	for (int n = 0; n < 50; n++) {
+		struct pollfd many[100];
+
+		for (int at = 0; at < 100; at++)
+			many[at] = (struct pollfd){ at == 50 ? fd : -1, POLLIN, 0 };
+		CHECK(poll(many, 100, 0) == 0);
+		send_all(fd, "x", 1);
+		CHECK(poll(many, 100, LONG) == 1 && many[50].revents == POLLIN);
+		FD_ZERO(&in);
+		FD_SET(fd, &in);
+		CHECK(select(fd + 1, &in, NULL, NULL, NULL) == 1);
+		take(fd, &byte, 1);
+	}
+	talk(fd);
+	while (all != NULL) {
+		block = *all;
+		free(all);
+		all = block;
+	}
+	end(fd);
+}
+
 static const struct role roles[] = {
 	{ "echo", serve_echo }, { "many", serve_many }, { "peek-off", peek_off }, { "async", async },
-	{ "sends-urgent", sends_urgent }, { "reads-past", reads_past },
+	{ "no-heap", no_heap }, { "sends-urgent", sends_urgent }, { "reads-past", reads_past },
 };
 
 int main(int count, char **words)
