@@ -51,7 +51,7 @@ fn adopt(start: usize, len: usize, lasting: bool) -> Result<(Arc<Memory>, bool),
         // If this fails, the plain region serves all transfers.
         let careful = device.careful().filter(|_| lasting);
         let careful = careful.and_then(|careful| register(access | careful & Access::ON_DEMAND).ok());
-        Ok(Memory::adopt(mr, careful, pages::are_there))
+        Ok(Memory::adopt(mr, careful, pages::are_there, lasting))
     };
     let all = adopted(access).map(|memory| (memory, true));
     let remote = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
@@ -98,7 +98,7 @@ pub extern "C" fn exs_mderegister(handle: i32) -> c_int {
             return refuse(libc::EBUSY);
         }
         if let Some(memory) = region.memory.take()
-            && let Err((memory, errno)) = Memory::deregister(memory)
+            && let Err((memory, errno)) = device()?.deregister(memory)
         {
             region.memory = Some(memory);
             return Err(errno);
@@ -288,7 +288,7 @@ pub fn span(iovs: &[exs_iovec], receive: bool) -> Result<Span, Errno> {
 }
 
 fn bounce(found: &[Piece], total: usize, receive: bool) -> Result<Span, Errno> {
-    let memory = device()?.memory(total)?;
+    let memory = device()?.passing_memory(total)?;
     let mut to = Vec::new();
     let mut at = memory.bytes().addr() as usize;
     for piece in found {
@@ -308,7 +308,7 @@ pub fn read_only(start: usize, len: usize) -> Result<Arc<Memory>, Errno> {
 
 /// Memory of the library for so many bytes.
 pub fn room(len: usize) -> Result<Span, Errno> {
-    let memory = if len == 0 { nothing()? } else { device()?.memory(len)? };
+    let memory = if len == 0 { nothing()? } else { device()?.passing_memory(len)? };
     Ok(Span { hold: Hold::None, range: 0..len, memory })
 }
 

@@ -345,6 +345,8 @@ pub extern "C" fn exs_qdelete(handle: i32) -> c_int {
         if Arc::strong_count(queue) > 1 || queue.core.in_use() > 0 {
             return refuse(libc::EBUSY);
         }
+        // Connections may keep the inner queue until they end: nothing is awaited for it any more.
+        queue.core.set_bell(0, None);
         queues.remove(handle);
         Ok(0)
     })

@@ -16,6 +16,7 @@ mod lead;
 mod options;
 mod pending;
 mod queue;
+mod region;
 mod shared;
 
 use std::net::SocketAddr;
@@ -25,67 +26,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use memory::biased;
-use rdma::{Access, CmId, Errno, Library, Mr, Pd};
+use rdma::{Access, CmId, Errno, Library, Pd};
 
 use crate::protocol::{Reset, Transferred};
 use end::{End, Part};
 pub use options::Options;
 pub use queue::{Bell, Event, EventKind, Queue, WaitMode};
+pub use region::{Look, Memory};
 use shared::Shared;
-
-/// Registered memory. It stays registered while an operation uses it.
-pub struct Memory {
-    mr: Arc<Mr>,
-    /// A second region of these bytes, whose loss the device survives.
-    careful: Option<Arc<Mr>>,
-    /// Of memory that its owner may unmap.
-    look: Option<Look>,
-}
-
-/// Tells whether the pages of an address and a length are mapped.
-pub type Look = fn(usize, usize) -> bool;
-
-/// Up to this many bytes a transfer uses the plain region: a careful access is a system call, which costs as much as
-/// the transfer.
-const PLAIN: usize = 4096;
-
-impl Memory {
-    /// Memory that the caller has registered in [`Exs::domain`], with [`Exs::access`]. `careful`: the same bytes,
-    /// registered a second time with [`Exs::careful`]; transfers of more than 4 KiB use that region. `look` is asked
-    /// before an access that does not use it.
-    pub fn adopt(mr: Arc<Mr>, careful: Option<Arc<Mr>>, look: Look) -> Arc<Memory> {
-        Arc::new(Memory { mr, careful, look: Some(look) })
-    }
-
-    /// Deregister. EBUSY: an operation uses it, or it has another holder; it is given back.
-    pub fn deregister(memory: Arc<Memory>) -> Result<(), (Arc<Memory>, Errno)> {
-        let Memory { mr, careful, look } = Arc::try_unwrap(memory).map_err(|memory| (memory, Errno(libc::EBUSY)))?;
-        if let Some(Err((careful, error))) = careful.map(Mr::deregister) {
-            return Err((Arc::new(Memory { mr, careful: Some(careful), look }), error.errno));
-        }
-        Mr::deregister(mr).map_err(|(mr, error)| (Arc::new(Memory { mr, careful: None, look }), error.errno))
-    }
-
-    /// False if the pages of a part are known to be gone.
-    fn is_there(&self, offset: u64, len: u64) -> bool {
-        self.look.is_none_or(|look| look((self.mr.addr() + offset) as usize, len as usize))
-    }
-
-    /// As [`Memory::is_there`], for a request of the device; a careful region needs no look.
-    fn serves(&self, offset: u64, len: u64) -> bool {
-        self.careful.is_some() && len as usize > PLAIN || self.is_there(offset, len)
-    }
-
-    /// The region for a transfer of so many bytes.
-    fn region(&self, len: usize) -> &Arc<Mr> {
-        self.careful.as_ref().filter(|_| len > PLAIN).unwrap_or(&self.mr)
-    }
-
-    /// The bytes: [`Mr::read`] and [`Mr::write`] copy them.
-    pub fn bytes(&self) -> &Mr {
-        &self.mr
-    }
-}
 
 /// EXS over one verbs library, and one device of it: the one of 127.0.0.1.
 pub struct Exs {
@@ -133,14 +81,33 @@ impl Exs {
         if depth == 0 { Err(Errno(libc::EINVAL)) } else { Ok(Arc::new(Queue::new(shared, depth))) }
     }
 
-    /// Allocate `len` bytes and register them. EINVAL: 0.
+    /// Allocate `len` bytes and register them, for many transfers. EINVAL: 0.
     pub fn memory(&self, len: usize) -> Result<Arc<Memory>, Errno> {
+        self.allocate(len, true)
+    }
+
+    /// As [`Exs::memory`], for one transfer.
+    pub fn passing_memory(&self, len: usize) -> Result<Arc<Memory>, Errno> {
+        self.allocate(len, false)
+    }
+
+    fn allocate(&self, len: usize, lasting: bool) -> Result<Arc<Memory>, Errno> {
         not_in_child()?;
         if len == 0 {
             return Err(Errno(libc::EINVAL));
         }
         let mr = self.shared.device.pd.reg_mr(len, self.access()).map_err(|error| error.errno)?;
-        Ok(Arc::new(Memory { mr, careful: None, look: None }))
+        Ok(Memory::own(mr, lasting))
+    }
+
+    /// Deregister. EBUSY: an operation uses it, or it has another holder; it is given back.
+    pub fn deregister(&self, memory: Arc<Memory>) -> Result<(), (Arc<Memory>, Errno)> {
+        let owned = Arc::try_unwrap(memory).or_else(|memory| {
+            // Connections may keep it from one operation to the next.
+            self.shared.release(&memory);
+            Arc::try_unwrap(memory)
+        });
+        owned.map_err(|memory| (memory, Errno(libc::EBUSY)))?.deregister()
     }
 
     /// The rights with which memory is registered for [`Memory::adopt`]. With memory windows, peers get keys of

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use conformance::library;
 use exs::protocol::Kind;
-use exs::socket::{Event, EventKind, Exs, Memory, Options, Queue, Socket, WaitMode};
+use exs::socket::{Event, EventKind, Exs, Options, Queue, Socket, WaitMode};
 
 use super::common::{expect, one, pair};
 
@@ -133,7 +133,7 @@ fn memory_may_be_deregistered_with_its_event() {
             there.receive(&memory, 0..len, false, &queue, round).expect("a receive");
             here.send(&out, 0..len, &queue, round).expect("a send");
             while one(&queue).kind != EventKind::Receive {}
-            if Memory::deregister(memory).is_err() {
+            if exs.deregister(memory).is_err() {
                 over.store(true, Ordering::Relaxed);
                 panic!("the memory is in use behind the event of its receive");
             }

@@ -23,6 +23,8 @@ pub(super) struct Shard {
     used: AtomicUsize,
     /// Held while completions are taken and handed on: those of a queue pair stay in their order.
     polling: Mutex<Last>,
+    /// A thread of the program looks. Written with `polling`.
+    looking: AtomicBool,
     /// Threads that wait for `polling`: a thread that holds it while nothing comes gives it up.
     waits: AtomicUsize,
 }
@@ -112,7 +114,8 @@ impl Completions {
         // Nothing is in it yet, so the thread need not look first.
         cq.arm(false)?;
         let (used, waits) = (AtomicUsize::new(count), AtomicUsize::new(0));
-        let shard = Arc::new(Shard { cq, entries, used, polling: Mutex::default(), waits });
+        let shard =
+            Arc::new(Shard { cq, entries, used, polling: Mutex::default(), looking: AtomicBool::new(false), waits });
         if self.first.set(shard.clone()).is_err() {
             self.several.store(true, Ordering::Release);
         }
@@ -136,6 +139,12 @@ impl Completions {
         }
     }
 
+    /// True if a thread of the program looks at one of them.
+    pub fn is_looked_at(&self) -> bool {
+        let looks = |shard: &Arc<Shard>| shard.looking.load(Ordering::Relaxed);
+        self.first.get().is_some_and(looks) || self.several.load(Ordering::Acquire) && self.shards().iter().any(looks)
+    }
+
     fn socket(&self, qp: u32) -> Option<Arc<Socket>> {
         self.sockets.read().unwrap_or_else(PoisonError::into_inner).get(&qp).cloned()
     }
@@ -157,6 +166,7 @@ impl Completions {
                 // Before the look: what comes in between would wake no thread. A device that is gone: rdma_cm says so.
                 let _ = shard.cq.arm(false);
             }
+            shard.looking.store(looks, Ordering::Relaxed);
             let mut turns = if let (How::Look(turns), [_]) = (how, shards) { turns } else { 1 };
             let mut wcs = [Wc::default(); FEW];
             // A look that must wait is for one completion, which costs the device less.
@@ -175,6 +185,7 @@ impl Completions {
                     break;
                 }
             }
+            shard.looking.store(false, Ordering::Relaxed);
         }
         any
     }

@@ -55,6 +55,8 @@ const INLINE: usize = 256;
 const SPARE: usize = 8;
 /// The most requests in a row without a completion of their own; not more than a wr_id can say.
 const SILENT: usize = 64;
+/// The most pairs in [`End::idle`].
+const IDLE: usize = 8;
 
 /// An operation that is not done.
 struct Operation {
@@ -107,6 +109,9 @@ pub(super) struct End {
     leaving: VecDeque<Leaving>,
     /// Completions that came before the protocol began.
     early: Vec<Wc>,
+    /// What receives that are over had, for the next ones. The count of an `Arc` is a locked instruction, which waits
+    /// for the stores before it, and so for the cache lines that the device shares with the peer.
+    idle: Vec<(Arc<Queue>, Arc<Memory>)>,
     /// Behind the queue pair: its completions have places until it is gone.
     _places: Places,
 }
@@ -184,6 +189,7 @@ impl End {
             keys,
             leaving: VecDeque::new(),
             early: Vec::new(),
+            idle: Vec::with_capacity(IDLE),
             _places: places,
         };
         // Before the connection: a peer of iWARP may send before the reply has been looked at.
@@ -234,8 +240,8 @@ impl End {
             _ => protocol.receive(Op(op), at, buffer.wait_all),
         };
         begun.map_err(refused)?;
-        let (queue, handle) = (to.0.clone(), to.1);
-        self.pending.insert(Operation { queue, handle, kind, len: at.len, memory: memory.clone(), lost: false });
+        let (queue, memory) = self.holders(to.0, memory);
+        self.pending.insert(Operation { queue, handle: to.1, kind, len: at.len, memory, lost: false });
         self.act();
         self.post_spare();
         Ok(op)
@@ -327,6 +333,7 @@ impl End {
     }
 
     /// End the connection: the queue pair goes to ERR, then operations end.
+    #[cold]
     pub fn reset(&mut self, why: Reset) {
         // The peer's READs fail from here on. A queue pair that is in ERR already, or gone, cannot be read either.
         let _ = self.qp.set_state(rdma::QpState::Err);
@@ -431,13 +438,17 @@ impl End {
             let from = slot as usize * self.slot + HEADER;
             self.slots.copy_to(from, &memory.mr, to.offset as usize, to.len as usize);
         }
-        // Before the event: the program may deregister it then.
-        drop(memory);
         let event = Event { truncated, ..Event::new(kind, handle, found) };
-        if self.leaving.is_empty() {
+        // The memory is given back before the event: the program may deregister it then.
+        if !self.leaving.is_empty() {
+            drop(memory);
+            self.leaving.push_back(Leaving { queue, event, waits: false });
+        } else if memory.lasting && self.idle.len() < IDLE {
+            let (queue, _) = self.idle.push_mut((queue, memory));
             queue.put(event);
         } else {
-            self.leaving.push_back(Leaving { queue, event, waits: false });
+            drop(memory);
+            queue.put(event);
         }
         self.free(slot);
         found.map(drop).map_err(|_| Reset::Memory)
@@ -466,12 +477,14 @@ impl End {
     }
 
     /// Hand out events that wait for no key.
+    #[inline(never)]
     fn leave(&mut self) {
         while let Some(Leaving { queue, event, .. }) = self.leaving.pop_front_if(|leaving| !leaving.waits) {
             queue.put(event);
         }
     }
 
+    #[inline(never)]
     fn act_one(&mut self, output: Output) -> rdma::Result<()> {
         match output {
             Output::Send(message, buffer) => self.send_message(message, buffer),

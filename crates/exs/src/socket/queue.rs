@@ -259,11 +259,8 @@ impl Queue {
 
     /// As [`Queue::dequeue`]; the events are added to a list.
     pub fn dequeue_into(&self, out: &mut Vec<Event>, most: usize, least: usize, timeout: Option<Duration>) {
-        let since = timeout.map(|_| Instant::now());
-        let mut left = timeout;
-        while let Err(Errno(libc::EINTR)) = self.take_into(out, most, least, left) {
-            left = timeout.zip(since).map(|(timeout, since)| timeout.saturating_sub(since.elapsed()));
-        }
+        let mut began = None;
+        while let Err(Errno(libc::EINTR)) = self.take_since(&mut began, out, most, least, timeout) {}
     }
 
     /// As [`Queue::dequeue`]. EINTR: a signal has ended the sleep before there were enough events, and none is taken.
@@ -282,9 +279,20 @@ impl Queue {
         least: usize,
         timeout: Option<Duration>,
     ) -> Result<(), Errno> {
+        self.take_since(&mut None, out, most, least, timeout)
+    }
+
+    /// As [`Queue::take_into`]. `began`: the time of the first look that found too little. The reading of the clock
+    /// costs as much as many looks.
+    fn take_since(
+        &self,
+        began: &mut Option<Instant>,
+        out: &mut Vec<Event>,
+        most: usize,
+        least: usize,
+        timeout: Option<Duration>,
+    ) -> Result<(), Errno> {
         not_in_child()?;
-        // The clock is read when a look has found too little: the reading costs as much as many looks.
-        let mut began = None;
         let least = least.min(most);
         let look = match self.waiting.load(Ordering::Relaxed) {
             NOTIFY => Some(Duration::ZERO),

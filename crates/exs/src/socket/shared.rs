@@ -18,7 +18,7 @@ use super::device::Device;
 use super::end::End;
 use super::lead::Lead;
 use super::queue::{Event, EventKind};
-use super::{Bound, Inner, Listener, Options, Socket, Stage, To, Waiting, nanos};
+use super::{Bound, Inner, Listener, Memory, Options, Socket, Stage, To, Waiting, nanos};
 use crate::protocol::{Connection, Hello, Reset};
 
 /// Retries of a SEND that finds no receive. By the protocol there always is one, so the peer has gone wrong.
@@ -27,9 +27,6 @@ const RNR_RETRIES: u8 = 2;
 const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 /// Pieces of time in a connection's timeout.
 const BEATS: u32 = 8;
-/// One look, and the threads that look, in [`Shared::looks`].
-const LOOK: u64 = 1 << 16;
-const POLLS: u64 = LOOK - 1;
 /// For each step of resolving an address, in milliseconds.
 const RESOLVE: u16 = 2000;
 
@@ -40,7 +37,8 @@ pub(super) struct Shared {
     listeners: Mutex<HashMap<u64, Arc<Listener>>>,
     /// The cookie of the next socket or listener.
     next: AtomicU64,
-    /// Bits 0-15: threads of the program that look at the wire. The others: how often one has ended its look.
+    /// Changes with every look of a thread of the program. Two that look at once may count one look: only the change
+    /// matters, and an exact count would be a locked instruction, which waits for the stores before it.
     looks: AtomicU64,
     /// The thread looks every [`TICK`] whether the program still does. Arming for each look would cost more than the
     /// look.
@@ -62,13 +60,12 @@ pub(super) struct Polls<'a>(&'a Shared);
 impl Drop for Polls<'_> {
     fn drop(&mut self) {
         let shared = self.0;
-        if shared.looks.fetch_add(LOOK - 1, Ordering::SeqCst) & POLLS > 1 {
-            return;
-        }
         if shared.is_awaited() {
             // Nothing came since the last look, or this one finds it; what comes later wakes the thread.
             shared.progress();
         } else {
+            // A thread that begins to sleep at this moment is seen by the next look, or the thread of `Exs` arms in its
+            // place within a [`TICK`]: it watches as long as the program looks.
             shared.watch();
         }
     }
@@ -147,8 +144,8 @@ impl Shared {
                 self.event(event);
                 self.tell_of_change();
             }
-            let looks = self.looks.load(Ordering::SeqCst);
-            let quiet = looks & POLLS == 0 && (self.is_awaited() || looks == seen);
+            let looks = self.looks.load(Ordering::Relaxed);
+            let quiet = !self.device.completions.is_looked_at() && (self.is_awaited() || looks == seen);
             // Before arming: a look that ends from now on starts the watch again.
             self.watching.store(!quiet, Ordering::SeqCst);
             // A thread that leads arms for itself, and starts the watch when it does not any more. An event that was
@@ -236,7 +233,7 @@ impl Shared {
 
     /// Have events brought by the thread until the result is dropped. No queue and no socket may be locked.
     pub fn begin_sleep(self: &Arc<Self>) -> Sleeps {
-        // Before `looks` is read: a look that ends later sees it, and arms.
+        // Before the looks are: one that ends later sees it, and arms; or see [`Polls`].
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         self.follow();
         Sleeps(self.clone())
@@ -244,7 +241,7 @@ impl Shared {
 
     /// A thread sleeps that does not lead: what comes wakes the thread of `Exs`.
     pub fn follow(&self) {
-        if self.looks.load(Ordering::SeqCst) & POLLS == 0 {
+        if !self.device.completions.is_looked_at() {
             self.progress();
         }
         if self.lead.follow() {
@@ -254,7 +251,7 @@ impl Shared {
 
     /// A thread of the program has looked at the wire, and will not for some time.
     pub fn looked(&self) {
-        self.looks.fetch_add(LOOK, Ordering::SeqCst);
+        self.count_look();
         self.watch();
     }
 
@@ -290,8 +287,11 @@ impl Shared {
     }
 
     pub fn begin_poll(&self) -> Polls<'_> {
-        self.looks.fetch_add(1, Ordering::SeqCst);
         Polls(self)
+    }
+
+    fn count_look(&self) {
+        self.looks.store(self.looks.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Move bytes of all connections. The next completion wakes the thread.
@@ -301,6 +301,7 @@ impl Shared {
 
     /// Move bytes of all connections, looking up to `turns` times for the first completion.
     pub fn progress_soon(&self, turns: u32) {
+        self.count_look();
         self.look(How::Look(turns));
     }
 
@@ -351,6 +352,16 @@ impl Shared {
             return Err(error);
         }
         Ok(listener)
+    }
+
+    /// Have no connection keep a memory that no operation uses.
+    pub fn release(&self, memory: &Arc<Memory>) {
+        let sockets: Vec<_> = lock(&self.sockets).values().cloned().collect();
+        for socket in sockets {
+            if let Some(end) = &mut socket.inner().end {
+                end.release(memory);
+            }
+        }
     }
 
     /// Leave a listener that has closed.

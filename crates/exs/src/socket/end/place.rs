@@ -5,10 +5,24 @@ use std::sync::Arc;
 use rdma::Sge;
 
 use super::super::Memory;
+use super::super::queue::Queue;
 use super::End;
 use crate::protocol::{Buffer, Reset};
 
 impl End {
+    /// A hold of both for an operation.
+    pub(super) fn holders(&mut self, queue: &Arc<Queue>, memory: &Arc<Memory>) -> (Arc<Queue>, Arc<Memory>) {
+        match self.idle.pop() {
+            Some(idle) if Arc::ptr_eq(&idle.0, queue) && Arc::ptr_eq(&idle.1, memory) => idle,
+            _ => (queue.clone(), memory.clone()),
+        }
+    }
+
+    /// Keep a memory no longer than an operation needs it.
+    pub(in crate::socket) fn release(&mut self, memory: &Arc<Memory>) {
+        self.idle.retain(|(_, idle)| !Arc::ptr_eq(idle, memory));
+    }
+
     pub(super) fn memory(&self, buffer: Buffer) -> Option<&Arc<Memory>> {
         self.pending.get(buffer.region).map(|pending| &pending.memory)
     }

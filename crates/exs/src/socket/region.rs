@@ -1,0 +1,66 @@
+//! Registered memory.
+
+use std::sync::Arc;
+
+use rdma::{Errno, Mr};
+
+/// Registered memory. It stays registered while an operation uses it.
+pub struct Memory {
+    pub(super) mr: Arc<Mr>,
+    /// A second region of these bytes, whose loss the device survives.
+    careful: Option<Arc<Mr>>,
+    /// Of memory that its owner may unmap.
+    look: Option<Look>,
+    /// It is for many transfers: a connection may keep it from one to the next.
+    pub(super) lasting: bool,
+}
+
+/// Tells whether the pages of an address and a length are mapped.
+pub type Look = fn(usize, usize) -> bool;
+
+/// Up to this many bytes a transfer uses the plain region: a careful access is a system call, which costs as much as
+/// the transfer.
+const PLAIN: usize = 4096;
+
+impl Memory {
+    /// Memory that the caller has registered in [`super::Exs::domain`], with [`super::Exs::access`]. `careful`: the
+    /// same bytes, registered a second time with [`super::Exs::careful`]; transfers of more than 4 KiB use that region.
+    /// `look` is asked before an access that does not use it. `lasting`: the memory is for many transfers, and ends by
+    /// [`super::Exs::deregister`] or with its connections. Other memory ends with its last holder.
+    pub fn adopt(mr: Arc<Mr>, careful: Option<Arc<Mr>>, look: Look, lasting: bool) -> Arc<Memory> {
+        Arc::new(Memory { mr, careful, look: Some(look), lasting })
+    }
+
+    /// Memory that its holder cannot unmap.
+    pub(super) fn own(mr: Arc<Mr>, lasting: bool) -> Arc<Memory> {
+        Arc::new(Memory { mr, careful: None, look: None, lasting })
+    }
+
+    pub(super) fn deregister(self) -> Result<(), (Arc<Memory>, Errno)> {
+        let Memory { mr, careful, look, lasting } = self;
+        if let Some(Err((careful, error))) = careful.map(Mr::deregister) {
+            return Err((Arc::new(Memory { mr, careful: Some(careful), look, lasting }), error.errno));
+        }
+        Mr::deregister(mr).map_err(|(mr, error)| (Arc::new(Memory { mr, careful: None, look, lasting }), error.errno))
+    }
+
+    /// False if the pages of a part are known to be gone.
+    pub(super) fn is_there(&self, offset: u64, len: u64) -> bool {
+        self.look.is_none_or(|look| look((self.mr.addr() + offset) as usize, len as usize))
+    }
+
+    /// As [`Memory::is_there`], for a request of the device; a careful region needs no look.
+    pub(super) fn serves(&self, offset: u64, len: u64) -> bool {
+        self.careful.is_some() && len as usize > PLAIN || self.is_there(offset, len)
+    }
+
+    /// The region for a transfer of so many bytes.
+    pub(super) fn region(&self, len: usize) -> &Arc<Mr> {
+        self.careful.as_ref().filter(|_| len > PLAIN).unwrap_or(&self.mr)
+    }
+
+    /// The bytes: [`Mr::read`] and [`Mr::write`] copy them.
+    pub fn bytes(&self) -> &Mr {
+        &self.mr
+    }
+}
