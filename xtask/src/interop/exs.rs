@@ -193,6 +193,7 @@ fn examples(suite: &mut Suite, sandbox: &Sandbox) -> bool {
         Err(why) => suite.fail("softrnic install: beside another libexs.so", why),
     }
     suite.push("docs/exs.md: its command", page_command(sandbox), None);
+    suite.push("exs-blast: softiw0", blast(sandbox), None);
     match build_examples(sandbox) {
         Ok(()) => suite.pass("examples: they compile with exs.pc"),
         Err(why) => {
@@ -338,6 +339,18 @@ fn page_command(sandbox: &Sandbox) -> Outcome {
         Ok(done) if done.ok() && done.stdout == "hello, exs\n" => Outcome::Passed,
         Ok(done) => Outcome::Failed(done.verdict()),
         Err(why) => Outcome::Failed(why),
+    }
+}
+
+/// Measure over softiw0: each way has a figure.
+fn blast(sandbox: &Sandbox) -> Outcome {
+    let softrnic = sandbox.dir().join("softrnic").display().to_string();
+    let args = ["exs-blast", "--sizes", "8", "--rounds", "1", "--time", "5", "--json"];
+    match sandbox.program_with(Around::Plain, IWARP, "exs-blast", &softrnic, &args).run(LIMIT) {
+        // Six ways have a latency, and six a throughput.
+        Ok(done) if done.ok() && done.stdout.matches("\"figure\"").count() == 12 => Outcome::Passed,
+        Ok(done) => Outcome::Failed(done.verdict()),
+        Err(e) => Outcome::Failed(e.to_string()),
     }
 }
 

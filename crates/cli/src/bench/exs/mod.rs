@@ -156,11 +156,36 @@ struct Row {
 struct Bench<'a> {
     options: &'a Options,
     budget: Duration,
-    end: End,
-    /// The process that answers verbs, and the one that answers extended sockets and TCP.
-    verbs: &'a mut Link,
+    /// None: the device has no queue pair without a connection of rdma_cm, as one of iWARP.
+    verbs: Option<Verbs>,
+    /// The process that answers extended sockets and TCP.
     other: &'a mut Link,
     near: Near,
+}
+
+/// The process that answers verbs, and the queue pairs that lead to it.
+struct Verbs {
+    other: Other,
+    end: End,
+}
+
+impl Verbs {
+    fn start(options: &Options, core: Option<usize>) -> Result<(Other, Room), String> {
+        let largest = options.sizes.list().into_iter().max().unwrap_or(8);
+        let room = Room::new(largest.max(figures::LARGEST), false);
+        let mut other = Other::start(Role::Bench, &options.device)?;
+        other.link.send(&Hello { core, room })?;
+        Ok((other, room))
+    }
+
+    fn open(options: &Options, (mut other, room): (Other, Room)) -> Result<Verbs, String> {
+        let end = End::open(&options.device, room, |ours| {
+            other.link.send(&ours)?;
+            other.link.receive()
+        })?;
+        let () = other.link.receive()?;
+        Ok(Verbs { other, end })
+    }
 }
 
 impl Bench<'_> {
@@ -187,7 +212,8 @@ impl Bench<'_> {
 
     /// As many bytes by verbs.
     fn verbs(&mut self, task: &Task) -> Result<Option<(String, f64)>, String> {
-        limit(task, &self.end, self.verbs, self.budget)
+        let Some(Verbs { other, end }) = &mut self.verbs else { return Ok(None) };
+        limit(task, end, &mut other.link, self.budget)
     }
 
     /// All ways and sizes.
@@ -232,28 +258,30 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     // Before this process is pinned to one of its processors.
     let machine = Machine::this();
     let cores = if options.no_pin { None } else { pin::two_cores() };
-    let mut verbs = Other::start(Role::Bench, &options.device)?;
-    let largest = options.sizes.list().into_iter().max().unwrap_or(8);
-    let room = Room::new(largest.max(figures::LARGEST), false);
-    verbs.link.send(&Hello { core: cores.map(|(_, theirs)| theirs), room })?;
+    let musts = options.figures || options.page.is_some();
+    let iwarp = options.device.find()?.1.is_iwarp();
+    if iwarp && musts {
+        return Err(
+            "over iWARP there are no figures that must be reached: they are ratios to queue pairs without rdma_cm"
+                .into(),
+        );
+    }
+    let started = (!iwarp).then(|| Verbs::start(options, cores.map(|(_, theirs)| theirs))).transpose()?;
     let mut other = Other::start(Role::ExsBlast, &options.device)?;
     other.link.send(&cores.map(|(_, theirs)| theirs))?;
     if let Some((ours, _)) = cores {
         pin::pin(ours);
     }
-    let end = End::open(&options.device, room, |ours| {
-        verbs.link.send(&ours)?;
-        verbs.link.receive()
-    })?;
-    let () = verbs.link.receive()?;
+    let verbs = started.map(|started| Verbs::open(options, started)).transpose()?;
     let near = Near::new(&options.device)?;
     let budget = Duration::from_millis(options.time);
-    let mut bench = Bench { options, budget, end, verbs: &mut verbs.link, other: &mut other.link, near };
-    let musts = options.figures || options.page.is_some();
+    let mut bench = Bench { options, budget, verbs, other: &mut other.link, near };
     let measure = |must: &Must| figures::measure(&mut bench, must);
     let met = if musts { figures::musts().iter().map(measure).collect::<Result<_, _>>()? } else { Vec::new() };
     let rows = if options.figures { Vec::new() } else { bench.rows()? };
-    verbs.link.send(&Job::End)?;
+    if let Some(verbs) = &mut bench.verbs {
+        verbs.other.link.send(&Job::End)?;
+    }
     other.link.send(&None::<Task>)?;
     match (&options.page, options.json) {
         (Some(path), _) => page::write_page(options, &met, &rows, &machine, cores, path)?,
