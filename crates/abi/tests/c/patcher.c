@@ -12,6 +12,17 @@
 
 enum { PLACES = 8, ROUNDS = 40, PATCHES = 60, REGION = 16384, SGES = 3 };
 
+static int rounds;
+
+/* A positive number in the environment, or `usual`. */
+static int asked(const char *name, int usual)
+{
+	const char *text = getenv(name);
+	int number = text ? atoi(text) : 0;
+
+	return number > 0 ? number : usual;
+}
+
 struct greeting {
 	uint32_t entry, arrive, innocent; /* queue pairs: whose entries are patched, that gets messages, that nobody harms */
 	uint32_t entries_key, receives_key, data_key;
@@ -54,7 +65,7 @@ static int victim(int wire)
 
 	for (int i = 0; i < REGION; i++)
 		before[i] = secret[i] = (uint8_t)(i * 31);
-	for (int round = 0; round < ROUNDS; round++) {
+	for (int round = 0; round < rounds; round++) {
 		struct ibv_qp *entry = victim_qp(pd, cq, SOFTRNIC_DV_QP_MANAGED_SEND | SOFTRNIC_DV_QP_CYCLIC_SEND);
 		struct ibv_qp *arrive = victim_qp(pd, cq, SOFTRNIC_DV_QP_MANAGED_RECV | SOFTRNIC_DV_QP_CYCLIC_RECV);
 		struct ibv_mr *entries = softrnic_dv_reg_queue(entry, SOFTRNIC_DV_SEND, ALL);
@@ -105,7 +116,7 @@ static int victim(int wire)
 	}
 	/* The client may read and write it over the innocent connection, and does not write. */
 	CHECK(memcmp(secret, before, REGION) == 0);
-	CHECK(executed >= 2 * ROUNDS);
+	CHECK(executed >= 2 * (uint64_t)rounds);
 	NUMBER(0, ibv_destroy_qp(innocent));
 	NUMBER(0, ibv_dereg_mr(mr));
 	NUMBER(0, ibv_dereg_mr(hidden));
@@ -136,6 +147,7 @@ int main(void)
 	int pair[2], status;
 
 	alarm(110);
+	rounds = asked("SOFTRNIC_PATCHER_ROUNDS", ROUNDS);
 	MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
 	pid_t child = fork();
 
@@ -147,14 +159,14 @@ int main(void)
 	close(pair[1]);
 
 	int wire = pair[0];
-	unsigned seed = 34;
+	unsigned seed = asked("SOFTRNIC_PATCHER_SEED", 34);
 	struct ibv_context *ctx = open_softrnic();
 	struct ibv_pd *pd = ibv_alloc_pd(ctx);
 	struct ibv_mr *mr = ibv_reg_mr(pd, memory, REGION, ALL);
 	struct ibv_cq *cq = ibv_create_cq(ctx, 256, NULL, NULL, 0), *calm = ibv_create_cq(ctx, 4, NULL, NULL, 0);
 	struct ibv_qp *innocent = to_init(make_rc(pd, calm, 4));
 
-	for (int round = 0; round < ROUNDS; round++) {
+	for (int round = 0; round < rounds; round++) {
 		struct greeting they, us = { .innocent = innocent->qp_num };
 		struct ibv_qp *entry = to_init(make_rc(pd, cq, 64)), *arrive = to_init(make_rc(pd, cq, 256));
 		struct ibv_wc wc;
