@@ -394,8 +394,11 @@ impl Nic {
 
     /// Let the NIC thread begin.
     pub(crate) fn start(&'static self, thread: &SyncSender<&'static Nic>) {
-        // The channel has room for one, and the thread waits for it.
-        self.core.lock().thread_runs = thread.send(self).is_ok();
+        // One hold of the lock for both: the thread's first turn comes behind it. A thread of the program that changed
+        // the mode or a deadline between that turn and the store would not wake the NIC thread, which sleeps without
+        // limit. The channel has room for one, so that the send does not wait.
+        let mut core = self.core.lock();
+        core.thread_runs = thread.send(self).is_ok();
     }
 
     /// Make the NIC thread run its loop now.
@@ -451,6 +454,7 @@ impl Nic {
             let (mut watches, mut busy) = (false, false);
             let timeout = {
                 let mut core = Guard::new(self, core);
+                debug_assert!(core.thread_runs);
                 core.thread_woken = false;
                 let last = core.clock;
                 let now = core.read_time();

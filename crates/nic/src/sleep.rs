@@ -30,6 +30,9 @@ pub(crate) struct Sleeper {
     knows_doctor: bool,
 }
 
+/// More than any two processors' clocks differ by, in nanoseconds.
+const SKEW: u64 = 1_000_000;
+
 fn timespec(nanos: u64) -> Timespec {
     Timespec { tv_sec: (nanos / 1_000_000_000) as i64, tv_nsec: (nanos % 1_000_000_000) as i64 }
 }
@@ -82,8 +85,9 @@ impl Nic {
             if until <= now {
                 return;
             }
-            // A timer that has expired wakes this thread once, and then not again.
-            if until < sleeper.timer_at || sleeper.timer_at <= now {
+            // A timer that has expired wakes this thread once, and then not again. It counts as expired a little
+            // early: its event may have been taken while this processor's clock was behind that of the timer.
+            if until < sleeper.timer_at || sleeper.timer_at <= now + SKEW {
                 let at = Itimerspec { it_interval: timespec(0), it_value: timespec(until) };
                 if rustix::time::timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &at).is_err() {
                     return sleep_on(&[epoll], until); // a sandbox forbids it
