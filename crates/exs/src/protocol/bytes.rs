@@ -215,7 +215,20 @@ impl Bytes {
 
     /// The oldest WRITE is completed.
     pub fn write_done(&mut self) {
-        let Some(op) = self.flights.pop_front() else { return };
+        let op = self.flights.pop_front();
+        self.landed(op);
+    }
+
+    /// The newest WRITE that was handed out was not posted. [`Bytes::reset`] has taken back those that were not handed
+    /// out.
+    pub fn write_dropped(&mut self) {
+        let op = self.flights.pop_back();
+        self.landed(op);
+    }
+
+    /// A WRITE of this send is not under way any more.
+    fn landed(&mut self, op: Option<Op>) {
+        let Some(op) = op else { return };
         if let Some(send) = self.sends.iter_mut().find(|send| send.op == op) {
             send.flights -= 1;
         }

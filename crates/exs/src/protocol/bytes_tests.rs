@@ -380,6 +380,24 @@ fn buffer(len: u64) -> Buffer {
     Buffer { region: 0, offset: 0, len }
 }
 
+#[test]
+fn a_send_waits_for_its_writes_when_one_behind_it_is_not_posted() {
+    let mut connection = end();
+    for op in [1, 2, 3] {
+        connection.send(Op(op), Buffer { region: op, offset: 0, len: 4 }, false).expect("room");
+    }
+    let write = |output| if let Some(Output::Write(write)) = output { write.from.region } else { 0 };
+    assert_eq!([write(connection.poll()), write(connection.poll())], [1, 2]);
+    // The memory of the second one is gone; the third one stays with the protocol.
+    connection.reset(Reset::Memory);
+    connection.write_dropped();
+    assert_eq!(connection.poll(), None, "the WRITE of the first send is under way");
+    connection.write_done();
+    let failed = |op| Some(Output::Done(Done { op: Op(op), outcome: Outcome::Failed(Reset::Memory) }));
+    assert_eq!([1, 2, 3].map(|_| connection.poll()), [1, 2, 3].map(failed));
+    assert_eq!(connection.poll(), None);
+}
+
 fn offer(phase: u16, seq: u32, addr: u64, ack: crate::stream::Ack) -> Message {
     let (first, wait_all, len) = (true, false, 8);
     Message::Offer { phase, seq, first, wait_all, len, place: Remote { addr, rkey: 1 }, ack }

@@ -53,7 +53,7 @@ pub enum Output {
     End(Message, u32),
     /// READ. [`Connection::read_done`] is called at its completion.
     Read(Read),
-    /// WRITE. [`Connection::write_done`] is called at its completion.
+    /// WRITE. [`Connection::write_done`] is called at its completion, or [`Connection::write_dropped`].
     Write(Write),
     /// Copy the data of the SMALL in a slot.
     Copy {
@@ -287,6 +287,14 @@ impl Connection {
     pub fn write_done(&mut self) {
         if let End::Bytes(end) = &mut self.end {
             end.write_done();
+        }
+    }
+
+    /// The WRITE that was handed out last was not posted, and [`Connection::reset`] was called. Older ones may be under
+    /// way.
+    pub fn write_dropped(&mut self) {
+        if let End::Bytes(end) = &mut self.end {
+            end.write_dropped();
         }
     }
 

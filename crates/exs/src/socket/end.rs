@@ -512,14 +512,14 @@ impl End {
             Output::Write(write) => {
                 if !self.serves(write.from) {
                     if let Some(protocol) = &mut self.protocol {
-                        protocol.write_done();
+                        protocol.write_dropped();
                     }
                     return Ok(());
                 }
                 let posted = self.write(write);
                 if let (Err(_), Some(protocol)) = (posted, &mut self.protocol) {
                     protocol.reset(Reset::Peer);
-                    protocol.write_done();
+                    protocol.write_dropped();
                 }
                 posted
             }
