@@ -478,8 +478,11 @@ impl Shared {
             rnr_retry_count: RNR_RETRIES,
             ..CmParam::default()
         };
-        socket.id.connect(&end.qp, &param)?;
+        // The first message may come before connect returns: over iWARP the queue pair is in RTS with MPA's reply. It
+        // waits for `inner`.
         self.enter(socket, &end);
+        // The table is locked before a socket, never behind it: if connect fails, `sweep` takes the number out.
+        socket.id.connect(&end.qp, &param)?;
         inner.end = Some(end);
         Ok(())
     }
