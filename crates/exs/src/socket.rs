@@ -542,7 +542,11 @@ impl Socket {
             let _ = self.id.disconnect(&end.qp);
             inner.stage = Stage::Gone;
         }
-        if matches!(inner.stage, Stage::Closing(_)) && end.is_quiet() {
+        let closing = matches!(inner.stage, Stage::Closing(_));
+        if closing {
+            end.ask_for_all();
+        }
+        if closing && end.is_quiet() {
             end.reset(Reset::Closed);
             // READs that are under way end before their receives do, and those before CLOSE.
             if end.is_done() {

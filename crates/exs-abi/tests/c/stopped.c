@@ -2,7 +2,7 @@
 // the peer is stopped already, so that a slow machine changes nothing.
 #include "common.h"
 
-enum { TIME = 300, LARGE = 1 << 20 };
+enum { TIME = 300, LARGE = 1 << 20, LAST = 100 };
 
 static char bytes[LARGE];
 
@@ -50,7 +50,20 @@ static void listens(int port)
 	closed(fd);
 }
 
-const struct part PARTS[] = {{"packets", packets}, {"stream", stream}, {"listens", listens}, {NULL, NULL}};
+// It takes the packets that were sent before its peer closed.
+static void keeps(int port)
+{
+	char packet[LAST] = "";
+	int fd = connected(SOCK_SEQPACKET, port);
+	EQUALS(exs_send(fd, packet, 1, 0, SYNC, LOOSE), 1);
+	for (int i = 0; i < 4; i++)
+		EQUALS(exs_recv(fd, packet, LAST, 0, SYNC, LOOSE), LAST);
+	EQUALS(exs_recv(fd, packet, LAST, 0, SYNC, LOOSE), 0);
+	closed(fd);
+}
+
+const struct part PARTS[] = {
+    {"packets", packets}, {"stream", stream}, {"listens", listens}, {"keeps", keeps}, {NULL, NULL}};
 
 static void stop(struct peer *peer)
 {
@@ -112,6 +125,30 @@ static void closing(void)
 	closed(from);
 }
 
+// Over iWARP, where TCP has the bytes of a peer that is stopped, CLOSE comes when the peer has them.
+static void last_packets(exs_qhandle_t queue)
+{
+	const char *device = getenv("SOFTRNIC_DEVICE");
+	int from = listener(SOCK_SEQPACKET);
+	struct peer *peer = start("keeps", port_of(from));
+	int fd = accepted(from);
+	// Before the peer's first message an accepting side sends nothing (RFC 5044, section 7.1.2).
+	EQUALS(exs_recv(fd, bytes, 1, 0, SYNC, LOOSE), 1);
+	stop(peer);
+	for (int i = 0; i < 4; i++)
+		EQUALS(exs_send(fd, bytes, LAST, 0, SYNC, LOOSE), LAST);
+	EQUALS(exs_close(fd, queue, 1), 0);
+	if (device && !strcmp(device, "iwarp")) {
+		exs_event_t event;
+		struct timeval time = {.tv_usec = TIME * 1000};
+		EQUALS(exs_qdequeue(queue, &event, 1, &time), 0);
+	}
+	EQUALS(kill(peer->process, SIGCONT), 0);
+	EVENT(queue, EXS_EVT_CLOSE, 1, 0);
+	finish(peer);
+	closed(from);
+}
+
 static void connecting(exs_qhandle_t queue)
 {
 	int from = listener(SOCK_STREAM), port;
@@ -156,6 +193,7 @@ void test(void)
 		pending(queue, SOCK_SEQPACKET);
 		pending(queue, SOCK_STREAM);
 		closing();
+		last_packets(queue);
 		connecting(queue);
 	}
 	no_event(queue);

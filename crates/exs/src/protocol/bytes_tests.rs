@@ -398,6 +398,41 @@ fn a_send_waits_for_its_writes_when_one_behind_it_is_not_posted() {
     assert_eq!(connection.poll(), None);
 }
 
+#[test]
+fn the_last_question_is_behind_the_last_byte() {
+    let answered = |connection: &mut Connection| connection.arrived(0, &Message::Pong.emit(), HEADER).expect("PONG");
+    let outputs = |connection: &mut Connection| std::iter::from_fn(|| connection.poll()).collect::<Vec<_>>();
+    let (ping, fin) = (Output::Send(Message::Ping, None), Output::Send(Message::Fin { seq: 4 }, None));
+    let timeout = Duration::from_secs(4);
+    for asked in [false, true] {
+        let mut connection = end();
+        connection.send(Op(1), buffer(4), false).expect("room");
+        if asked {
+            for _ in 0..3 {
+                connection.tick(timeout / 4, timeout, true).expect("time is left");
+            }
+        }
+        connection.shutdown();
+        connection.ask_for_all();
+        let before = outputs(&mut connection);
+        assert!(before.contains(&fin) && before.contains(&ping) == asked, "{before:?}");
+        connection.write_done();
+        connection.ask_for_all();
+        if asked {
+            // The answer to the other question comes first, and says nothing of FIN.
+            assert!(!outputs(&mut connection).contains(&ping));
+            answered(&mut connection);
+            assert!(!connection.has_all() && connection.asks_for_all());
+            connection.ask_for_all();
+        }
+        assert_eq!(outputs(&mut connection).last(), Some(&ping));
+        connection.ask_for_all();
+        assert!(outputs(&mut connection).is_empty() && !connection.has_all() && connection.asks_for_all());
+        answered(&mut connection);
+        assert!(connection.has_all() && !connection.asks_for_all());
+    }
+}
+
 fn offer(phase: u16, seq: u32, addr: u64, ack: crate::stream::Ack) -> Message {
     let (first, wait_all, len) = (true, false, 8);
     Message::Offer { phase, seq, first, wait_all, len, place: Remote { addr, rkey: 1 }, ack }

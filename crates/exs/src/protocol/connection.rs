@@ -84,12 +84,23 @@ enum End {
     Bytes(Bytes),
 }
 
+/// The question whether the peer has all that this end has sent: a PING behind FIN.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Last {
+    No,
+    /// Not sent: FIN, or the answer to another PING, comes first.
+    Wanted,
+    Asked,
+    Answered,
+}
+
 /// An end of a connection.
 #[derive(Debug)]
 pub struct Connection {
     kind: Kind,
     end: End,
     pulse: Pulse,
+    last: Last,
     windows: bool,
 }
 
@@ -117,7 +128,8 @@ impl Connection {
             Kind::SeqPacket => End::Packets(Packets::new(ours, theirs.settings, reads, places)),
             Kind::Stream => End::Bytes(Bytes::new(ours, theirs, places)),
         };
-        let connection = Connection { kind: ours.kind, end, pulse: Pulse::default(), windows: theirs.windows };
+        let (pulse, last) = (Pulse::default(), Last::No);
+        let connection = Connection { kind: ours.kind, end, pulse, last, windows: theirs.windows };
         (ours.kind == theirs.settings.kind).then_some(connection)
     }
 
@@ -246,7 +258,13 @@ impl Connection {
         self.pulse.hear();
         match message {
             Message::Ping => return self.asked().map(|()| false),
-            Message::Pong => return self.pulse.answered().map(|()| false),
+            Message::Pong => {
+                self.pulse.answered()?;
+                if self.last == Last::Asked {
+                    self.last = Last::Answered;
+                }
+                return Ok(false);
+            }
             _ => {}
         }
         match &mut self.end {
@@ -306,6 +324,28 @@ impl Connection {
         }
         outputs.push_back(Output::Send(Message::Pong, None));
         Ok(())
+    }
+
+    /// Ask the peer, after [`Connection::shutdown`], whether it has all. The peer takes messages in their order, so its
+    /// PONG says so. To be called again until [`Connection::has_all`].
+    pub fn ask_for_all(&mut self) {
+        if self.last == Last::No {
+            self.last = Last::Wanted;
+        }
+        if self.last == Last::Wanted && self.dead().is_none() && self.is_flushed() && self.pulse.ask() {
+            self.last = Last::Asked;
+            of!(mut self, end => end.outputs.push_back(Output::Send(Message::Ping, None)));
+        }
+    }
+
+    /// True if [`Connection::ask_for_all`] has no answer yet.
+    pub fn asks_for_all(&self) -> bool {
+        matches!(self.last, Last::Wanted | Last::Asked)
+    }
+
+    /// True if the peer has answered [`Connection::ask_for_all`].
+    pub fn has_all(&self) -> bool {
+        self.last == Last::Answered
     }
 
     /// A piece of time has passed, in which everything was taken in that came. `waits`: this end waits for the peer. An

@@ -41,6 +41,11 @@ impl Pulse {
         self.heard = true;
     }
 
+    /// Ask now. False: PONG for another PING has not come, and the peer takes one at a time.
+    pub fn ask(&mut self) -> bool {
+        !std::mem::replace(&mut self.asked, true)
+    }
+
     /// PONG has come. An error: nothing was asked.
     pub fn answered(&mut self) -> Result<(), Reset> {
         if std::mem::take(&mut self.asked) { Ok(()) } else { Err(Reset::Protocol) }
@@ -167,6 +172,12 @@ mod tests {
             with(|end| end.waits = !end.waits);
             // An end that goes on takes in what has come before it looks at the clock.
             with(|end| (end.stopped, end.unsteady, end.late) = (!end.stopped, true, end.stopped));
+            // The question of an end that closes, at any time.
+            let mut next = world.clone();
+            if runs(i) && !world[i].gone && next[i].pulse.ask() {
+                next[1 - i].inbox.push_back(Sent::Ping);
+                all.push(next);
+            }
             if runs(i) && !world[1 - i].inbox.contains(&Sent::Data) {
                 let mut next = world.clone();
                 next[1 - i].inbox.push_back(Sent::Data);

@@ -1,5 +1,6 @@
 //! The part of a connection that moves bytes: its queue pair, its slots, and the protocol between them.
 
+mod last;
 mod place;
 mod post;
 
@@ -84,6 +85,8 @@ pub(super) struct End {
     inline: usize,
     /// A transfer of a stream of fewer bytes is a WRITE with immediate.
     imm_below: u64,
+    /// See [`End::ask_for_all`].
+    asks: bool,
     slots: Arc<Mr>,
     /// The ring of a stream.
     ring: Option<Arc<Mr>>,
@@ -172,6 +175,7 @@ impl End {
             qp,
             inline,
             imm_below: if device.iwarp { 0 } else { LONG },
+            asks: device.iwarp,
             slots,
             ring,
             slot,
@@ -301,17 +305,6 @@ impl End {
         Ok(())
     }
 
-    /// True if a send of this end is pending.
-    pub fn has_sends(&self) -> bool {
-        self.pending.values().any(|pending| pending.kind == EventKind::Send)
-    }
-
-    /// True if all that this end has sent is at the peer, or the connection is gone.
-    pub fn is_quiet(&self) -> bool {
-        let flushed = |protocol: &Connection| protocol.dead().is_some() || protocol.is_flushed() && self.posted == 0;
-        self.protocol.as_ref().is_none_or(flushed)
-    }
-
     /// True if the connection ended by [`End::reset`].
     pub fn is_dead(&self) -> bool {
         self.protocol.as_ref().is_some_and(|protocol| protocol.dead().is_some())
@@ -352,6 +345,7 @@ impl End {
         // What has no completion of its own is waited for by no operation.
         let waits = !self.is_done() || self.posted > self.silent;
         let Some(protocol) = &mut self.protocol else { return };
+        let waits = waits || protocol.asks_for_all();
         match protocol.tick(passed, timeout, waits) {
             Ok(()) => self.act(),
             Err(why) => self.reset(why),
