@@ -21,6 +21,7 @@ pub fn device() -> Result<&'static Exs, Errno> {
     }
     crate::entry::watch_forks();
     let library: Arc<Library> = Library::this_process().map_err(|_| Errno(libc::ENOSYS))?;
-    let exs = crate::entry::without_signals(|| Exs::new(&library))?;
+    // The device's own threads look at nothing.
+    let exs = crate::entry::without_signals(|| Exs::begin(&library, crate::pages::let_faults_in))?;
     Ok(DEVICE.get_or_init(|| exs))
 }

@@ -2,8 +2,8 @@
 //!
 //! A call of the kernel would find out, and take as long as half a small transfer. So one byte of each page is loaded,
 //! and a handler of SIGSEGV and SIGBUS makes an answer of a fault of that one instruction, as the exception tables of a
-//! kernel do. It hands every other fault to the handler that was there before, or to the kernel. No copy is
-//! interrupted: the load is made before it.
+//! kernel do. It hands every other fault to the action that was there before. No copy is interrupted: the load is made
+//! before it.
 //!
 //! The handlers are installed with the first registered memory. A program that installs its own later, and does not
 //! call the one before, gets the faults itself.
@@ -48,6 +48,20 @@ pub fn watch() {
     INSTALLED.call_once(handlers::install);
 }
 
+/// Let this thread of the library take SIGSEGV and SIGBUS, if it looks at memory of the program. A fault of a thread
+/// that blocks them ends the process, whatever the handler would do.
+pub fn let_faults_in() {
+    // SAFETY: a set of signals on the stack, filled before it is used; the mask is that of this thread.
+    unsafe {
+        let mut faults = std::mem::zeroed();
+        libc::sigemptyset(&mut faults);
+        for signal in SIGNALS {
+            libc::sigaddset(&mut faults, signal);
+        }
+        libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const faults, std::ptr::null_mut());
+    }
+}
+
 static INSTALLED: Once = Once::new();
 
 /// Load the byte; the result is 0, or by the handler 1. The load is the first instruction.
@@ -69,74 +83,133 @@ mod handlers {
     use std::mem::{transmute, zeroed};
     use std::ptr::{null, null_mut};
     use std::sync::OnceLock;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
 
     type Simple = extern "C" fn(c_int);
     type Full = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
 
-    /// The actions that were there before.
-    static BEFORE: OnceLock<[libc::sigaction; 2]> = OnceLock::new();
+    /// No mapping has the address (sigaction(2); asm-generic/siginfo.h). The crate `libc` has no name for it.
+    const SEGV_MAPERR: c_int = 1;
+
+    /// The action of a signal that was there before.
+    struct Before {
+        /// As it was when the library looked. It serves until `replaced` is stored.
+        seen: OnceLock<libc::sigaction>,
+        /// As the call returned it that installed the handler: another thread may have set one since the look.
+        replaced: OnceLock<libc::sigaction>,
+        /// A handler with SA_RESETHAND was called.
+        spent: AtomicBool,
+    }
+
+    impl Before {
+        const fn new() -> Before {
+            Before { seen: OnceLock::new(), replaced: OnceLock::new(), spent: AtomicBool::new(false) }
+        }
+
+        fn action(&self) -> Option<&libc::sigaction> {
+            self.replaced.get().or_else(|| self.seen.get())
+        }
+    }
+
+    static BEFORE: [Before; 2] = [const { Before::new() }; 2];
+
+    fn has_handler(action: &libc::sigaction) -> bool {
+        action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN
+    }
 
     pub fn install() {
-        let before = SIGNALS.map(|signal| {
+        for (signal, before) in SIGNALS.into_iter().zip(&BEFORE) {
             // SAFETY: plain data, for which zeroes are valid; the call fills it and changes nothing.
-            unsafe {
+            let seen = before.seen.get_or_init(|| unsafe {
                 let mut action: libc::sigaction = zeroed();
                 libc::sigaction(signal, null(), &mut action);
                 action
-            }
-        });
-        let before = BEFORE.get_or_init(|| before);
-        for (signal, before) in SIGNALS.iter().zip(before) {
+            });
             let handler: Full = handle;
-            let mut action = *before;
+            let mut action = *seen;
             action.sa_sigaction = handler as usize;
             // A program without a handler may have a stack for one all the same, and needs it if its own has no room.
-            let is_default = before.sa_sigaction == libc::SIG_DFL || before.sa_sigaction == libc::SIG_IGN;
-            action.sa_flags |= libc::SA_SIGINFO | if is_default { libc::SA_ONSTACK } else { 0 };
+            // No call of it ends for a signal that it ignores.
+            action.sa_flags |=
+                libc::SA_SIGINFO | if has_handler(seen) { 0 } else { libc::SA_ONSTACK | libc::SA_RESTART };
+            // `hand_on` does what this flag says, and only for the faults that the handler before gets. SA_NODEFER and
+            // the mask stay, so the signals that are blocked are those of the handler before.
             action.sa_flags &= !libc::SA_RESETHAND;
-            // SAFETY: a whole action, whose handler does only what one may do.
-            unsafe { libc::sigaction(*signal, &action, null_mut()) };
+            // SAFETY: a whole action, whose handler does only what one may do; plain data that the call fills.
+            let replaced = unsafe {
+                let mut replaced: libc::sigaction = zeroed();
+                (libc::sigaction(signal, &action, &mut replaced) == 0).then_some(replaced)
+            };
+            if let Some(replaced) = replaced {
+                before.replaced.get_or_init(|| replaced);
+            }
         }
     }
 
     /// The handler. Async-signal-safe: it reads what was stored before it was installed, and calls sigaction(2),
     /// raise(3), or the handler before.
     extern "C" fn handle(signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
-        let load = misses as *const () as i64;
-        // SAFETY: the kernel's structures, for a handler with SA_SIGINFO; they are this handler's while it runs.
-        let (counter, code) = unsafe {
-            (&mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs[libc::REG_RIP as usize], (*info).si_code)
+        let Some(before) = SIGNALS.iter().position(|known| *known == signal).and_then(|at| BEFORE.get(at)) else {
+            return;
         };
-        if *counter == load {
-            *counter = has_missed as *const () as i64;
+        // SAFETY: the kernel's structures, for a handler with SA_SIGINFO; they are this handler's while it runs.
+        let (registers, code) =
+            unsafe { (&mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs, (*info).si_code) };
+        // A fault has a positive code; kill(2) and its like have none (sigaction(2)), and come at any instruction.
+        // SAFETY: the field is valid for every fault, and the union is plain data in any case.
+        let is_look = code > 0
+            && registers[libc::REG_RIP as usize] == misses as *const () as i64
+            && unsafe { (*info).si_addr() } as usize / PAGE == registers[libc::REG_RDI as usize] as usize / PAGE;
+        // Memory that is not there: no mapping, or a mapping of a file beyond its end. A mapping without rights is: a
+        // program may have made it so in order to get the fault.
+        let is_gone = match signal {
+            libc::SIGSEGV => code == SEGV_MAPERR,
+            _ => code == libc::BUS_ADRERR,
+        };
+        let has_handler = before.action().is_some_and(has_handler) && !before.spent.load(Ordering::Relaxed);
+        if is_look && (is_gone || signal == libc::SIGSEGV && !has_handler) {
+            registers[libc::REG_RIP as usize] = has_missed as *const () as i64;
             return;
         }
-        let Some(before) = SIGNALS.iter().position(|known| *known == signal).and_then(|at| BEFORE.get()?.get(at))
-        else {
+        hand_on(before, signal, info, context);
+    }
+
+    /// Do what the action before would have done. When it returns, the instruction is tried again.
+    fn hand_on(before: &Before, signal: c_int, info: *mut siginfo_t, context: *mut c_void) {
+        let Some(action) = before.action() else { return };
+        // SAFETY: the kernel's structure, as in `handle`.
+        let code = unsafe { (*info).si_code };
+        let is_fault = code > 0 && (signal, code) != (libc::SIGBUS, libc::BUS_MCEERR_AO);
+        // A fault cannot be ignored.
+        if action.sa_sigaction == libc::SIG_IGN && !is_fault {
             return;
-        };
-        match before.sa_sigaction {
-            // kill(2) and its like; a fault cannot be ignored.
-            libc::SIG_IGN if code <= 0 => {}
-            libc::SIG_DFL | libc::SIG_IGN => {
-                // SAFETY: the default action. The instruction faults again, or the signal is sent again, and the kernel
-                // ends the process as it would have.
-                unsafe {
-                    let action: libc::sigaction = zeroed();
-                    libc::sigaction(signal, &action, null_mut());
-                    if code <= 0 {
-                        libc::raise(signal);
-                    }
-                }
+        }
+        let resets = action.sa_flags & libc::SA_RESETHAND != 0;
+        let is_spent = resets && before.spent.swap(true, Ordering::Relaxed);
+        if resets || !has_handler(action) {
+            // "Restore the signal action to the default upon entry to the signal handler" (sigaction(2)).
+            // SAFETY: the default action.
+            unsafe {
+                let default: libc::sigaction = zeroed();
+                libc::sigaction(signal, &default, null_mut());
             }
+        }
+        if is_spent || !has_handler(action) {
+            if !is_fault {
+                // SAFETY: the kernel ends the process as it would have. After a fault the instruction does that.
+                unsafe { libc::raise(signal) };
+            }
+            return;
+        }
+        let handler = action.sa_sigaction;
+        if action.sa_flags & libc::SA_SIGINFO != 0 {
             // SAFETY: the program's handler, of the form that its flag says.
-            handler if before.sa_flags & libc::SA_SIGINFO != 0 => unsafe {
-                transmute::<usize, Full>(handler)(signal, info, context);
-            },
+            unsafe { transmute::<usize, Full>(handler)(signal, info, context) };
+        } else {
             // SAFETY: as above.
-            handler => unsafe { transmute::<usize, Simple>(handler)(signal) },
+            unsafe { transmute::<usize, Simple>(handler)(signal) };
         }
     }
 }

@@ -10,6 +10,7 @@ use rdma::Errno;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::entry::without_signals;
+use crate::pages::let_faults_in;
 use crate::poll::Poll;
 use crate::queue::Queue;
 use crate::tcp::Tcp;
@@ -50,8 +51,12 @@ pub fn service() -> Result<&'static Service, Errno> {
     let wake = wake.map_err(|errno| Errno(errno.raw_os_error()))?;
     let made = Service { wake, woken: AtomicBool::new(false), polls: AtomicUsize::new(0), work: Mutex::default() };
     let service = SERVICE.get_or_init(|| made);
-    let thread = || std::thread::Builder::new().name("exs-service".into()).spawn(|| service.run());
-    let started = without_signals(thread);
+    // A time that ends an operation may move what waits behind it.
+    let run = || {
+        let_faults_in();
+        service.run();
+    };
+    let started = without_signals(|| std::thread::Builder::new().name("exs-service".into()).spawn(run));
     started.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
     Ok(service)
 }

@@ -65,11 +65,20 @@ impl Drop for Exs {
 impl Exs {
     /// Begin. ENODEV: the library has no device at 127.0.0.1.
     pub fn new(library: &Arc<Library>) -> Result<Exs, Errno> {
+        Exs::begin(library, || {})
+    }
+
+    /// As [`Exs::new`]; the thread runs `first` before all else.
+    pub fn begin(library: &Arc<Library>, first: fn()) -> Result<Exs, Errno> {
         rdma::watch_forks();
         not_in_child()?;
         let shared = Arc::new(Shared::new(library)?);
         let of_thread = shared.clone();
-        let thread = std::thread::Builder::new().name("exs".into()).spawn(move || of_thread.run());
+        let run = move || {
+            first();
+            of_thread.run()
+        };
+        let thread = std::thread::Builder::new().name("exs".into()).spawn(run);
         let thread = thread.map_err(|error| Errno(error.raw_os_error().unwrap_or(libc::EAGAIN)))?;
         Ok(Exs { shared, thread: Some(thread) })
     }

@@ -1,4 +1,5 @@
 // Ends that are not wanted: a peer that dies, memory that vanishes, memory in use, the child of a fork.
+#define _GNU_SOURCE
 #include "common.h"
 
 // It receives one packet, and then stays until it is killed.
@@ -145,9 +146,13 @@ static void lose(char *buffer)
 	CHECK(mmap(last, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == last);
 }
 
+// A page beyond the end of a file is no memory either (mmap(2): SIGBUS).
 static void lose_page(char *page)
 {
-	CHECK(mmap(page, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == page);
+	int file = memfd_create("empty", MFD_CLOEXEC);
+	CHECK(file >= 0);
+	CHECK(mmap(page, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) == page);
+	EQUALS(close(file), 0);
 }
 
 static int faults;
@@ -187,6 +192,7 @@ static void vanished_small(exs_qhandle_t queue)
 	finish(peer);
 	closed(fd);
 	closed(from);
+	CHECK(mmap(gone + PAGE, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == gone + PAGE);
 	EQUALS(*(volatile char *)(gone + PAGE), 0);
 	EQUALS(faults, 1);
 	EQUALS(exs_mderegister(handle), 0);

@@ -49,9 +49,10 @@ impl Memory {
         self.look.is_none_or(|look| look((self.mr.addr() + offset) as usize, len as usize))
     }
 
-    /// As [`Memory::is_there`], for a request of the device; a careful region needs no look.
+    /// As [`Memory::is_there`], for a request of the device. A large one needs no look, which would take its time under
+    /// the lock of a socket: the device finds out by the careful region, and an adapter keeps the pages.
     pub(super) fn serves(&self, offset: u64, len: u64) -> bool {
-        self.careful.is_some() && len as usize > PLAIN || self.is_there(offset, len)
+        len as usize > PLAIN || self.is_there(offset, len)
     }
 
     /// The region for a transfer of so many bytes.
