@@ -31,6 +31,8 @@ fn report(connection: &Use) -> Option<epoll_event> {
     let take = |word: &AtomicU32| word.load(Ordering::Relaxed) != 0 && word.swap(0, Ordering::Relaxed) != 0;
     let (news, is_fresh) = (take(&watch.news), take(&watch.fresh));
     poll::want(connection, asked);
+    // Read first: what comes behind this is an edge for the next look, whether this one finds it or not.
+    let came = connection.end().incoming.written();
     let by_ring = poll::by_ring(connection, asked);
     // Events of epoll and of poll have the same numbers.
     // The kernel tells of a change once; what it said lasts only where bytes go by TCP.
@@ -40,7 +42,6 @@ fn report(connection: &Use) -> Option<epoll_event> {
     };
     let mut found = (by_ring | by_kernel) as u32;
     if events & EPOLLET as u32 != 0 {
-        let came = connection.end().incoming.written();
         let seen = watch.seen.swap(came, Ordering::Relaxed);
         let writable = found & EPOLLOUT as u32 != 0;
         let told = watch.told_writable.swap(u32::from(writable), Ordering::Relaxed) != 0;

@@ -179,6 +179,11 @@ fn threads_that_sleep_in_a_set_before_it_has_connections_are_told_of_these() {
 }
 
 #[test]
+fn an_edge_that_comes_during_a_look_is_told() {
+    Program::new("sleepers", "edges").pairs("echo", 1, "edges");
+}
+
+#[test]
 fn urgent_data_are_received_at_their_place() {
     Program::new("waits", "urgent").pairs("hears-urgent", 1, "urgent");
 }

@@ -112,9 +112,31 @@ static void several(const char *port)
 	end(other);
 }
 
+/* An edge comes while the set looks at the connection for another reason, which is that its entry was changed. */
+static void edges(const char *port)
+{
+	int fd = dialled(port);
+	char byte;
+
+	set = epoll_create1(0);
+	change(EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLET, 15);
+	for (int n = 0; n < 10000; n++) {
+		struct epoll_event event;
+
+		send_all(fd, "x", 1);
+		for (volatile int spin = n % 400; spin > 0; spin--)
+			;
+		change(EPOLL_CTL_MOD, fd, EPOLLIN | EPOLLET, 15);
+		CHECK(epoll_wait(set, &event, 1, LONG) == 1);
+		take(fd, &byte, 1);
+	}
+	end(fd);
+}
+
 static const struct role roles[] = {
 	{ "echo", serve_echo }, { "many", serve_many }, { "moved-before", moved_before },
 	{ "moved-inside", moved_inside }, { "several", several },
+	{ "edges", edges },
 };
 
 int main(int count, char **words)
