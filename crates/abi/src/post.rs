@@ -105,26 +105,30 @@ unsafe fn body(qp: &Qp, opcode: Opcode, wr: &ibv_send_wr) -> Result<SendBody> {
     }
 }
 
-/// True if a list is one SEND of 8 inline bytes: the smallest message of most programs.
+/// The longest message for which [`post_small`] is tried, in bytes: one packet on every connection.
+const SMALL: u32 = 256;
+
+/// True if a list is one small SEND of one entry, and of 8 bytes if they are inline: the smallest messages of most
+/// programs.
 ///
 /// # Safety
 /// As [`post_send`].
 #[inline(always)]
-unsafe fn is_word(wr: *const ibv_send_wr) -> bool {
+unsafe fn is_small(wr: *const ibv_send_wr) -> bool {
     // SAFETY: NULL or live, and so is its list of entries, which has as many as it says (caller).
     let Some(wr) = (unsafe { wr.as_ref() }) else { return false };
-    let one = wr.next.is_null() && wr.num_sge == 1;
-    let inline = wr.opcode == sys::IBV_WR_SEND && wr.send_flags & sys::IBV_SEND_INLINE != 0;
+    let one = wr.opcode == sys::IBV_WR_SEND && wr.num_sge == 1 && wr.next.is_null();
+    let inline = wr.send_flags & sys::IBV_SEND_INLINE != 0;
     // SAFETY: as above.
-    one && inline && unsafe { wr.sg_list.as_ref() }.is_some_and(|sge| sge.length == 8)
+    one && unsafe { wr.sg_list.as_ref() }.is_some_and(|sge| if inline { sge.length == 8 } else { sge.length <= SMALL })
 }
 
 /// Post such a SEND, if it is the first thing that this queue pair has to do. False: nothing was done.
 ///
 /// # Safety
-/// As [`post_send`], and [`is_word`].
+/// As [`post_send`], and [`is_small`].
 #[inline(always)]
-unsafe fn post_word(qp: *mut ibv_qp, wr: *const ibv_send_wr) -> bool {
+unsafe fn post_small(qp: *mut ibv_qp, wr: *const ibv_send_wr) -> bool {
     // SAFETY: live or NULL (caller).
     let Ok(qp) = (unsafe { Qp::of(qp) }) else { return false };
     // SAFETY: the public field, read as the program may have changed it: what a post refuses for its state is not read.
@@ -133,20 +137,29 @@ unsafe fn post_word(qp: *mut ibv_qp, wr: *const ibv_send_wr) -> bool {
     if qp.ty != QpType::Rc || state != sys::IBV_QPS_RTS || !qp.nic.alive() {
         return false;
     }
+    // SAFETY: live (caller).
+    let wr = unsafe { &*wr };
     // With a request of constants, and data in a register, the compiler keeps the request out of memory (a tenth of the
     // time of such a message).
-    // SAFETY: one entry, which names 8 readable bytes (caller).
-    let (wr, word) = unsafe { (&*wr, ((*(*wr).sg_list).addr as usize as *const [u8; 8]).read_unaligned()) };
-    let request = SendWr {
-        wr_id: wr.wr_id,
-        opcode: Opcode::Send,
-        flags: SendFlags::from_bits_truncate(wr.send_flags),
-        imm_or_rkey: 0,
-        remote_srqn: 0,
-        body: &SendBody::Plain,
-        data: SendData::Inline(&[&word]),
+    let post = |data| {
+        let request = SendWr {
+            wr_id: wr.wr_id,
+            opcode: Opcode::Send,
+            flags: SendFlags::from_bits_truncate(wr.send_flags),
+            imm_or_rkey: 0,
+            remote_srqn: 0,
+            body: &SendBody::Plain,
+            data,
+        };
+        qp.nic.post_send_fast(qp.id, &request)
     };
-    qp.nic.post_send_fast(qp.id, &request)
+    if wr.send_flags & sys::IBV_SEND_INLINE != 0 {
+        // SAFETY: one entry, which names 8 readable bytes (caller).
+        let word = unsafe { ((*wr.sg_list).addr as usize as *const [u8; 8]).read_unaligned() };
+        return post(SendData::Inline(&[&word]));
+    }
+    // SAFETY: one entry (caller), of the same layout (asserted above).
+    post(SendData::Sges(&[unsafe { *wr.sg_list.cast::<Sge>() }]))
 }
 
 /// Post one request.
@@ -195,15 +208,15 @@ unsafe fn send_one(core: &mut nic::Core, qp: &Qp, wr: &ibv_send_wr, now: u64) ->
 pub unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
     // Few comparisons, and then a jump: the long way must not pay for the registers of the short one.
     // SAFETY: a list as the man page describes it.
-    unsafe { if is_word(wr) { post_send_word(qp, wr, bad) } else { post_send_list(qp, wr, bad) } }
+    unsafe { if is_small(wr) { post_send_small(qp, wr, bad) } else { post_send_list(qp, wr, bad) } }
 }
 
 /// # Safety
-/// As [`post_send`], and [`is_word`].
+/// As [`post_send`], and [`is_small`].
 #[inline(never)]
-unsafe extern "C" fn post_send_word(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
+unsafe extern "C" fn post_send_small(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { if post_word(qp, wr) { 0 } else { post_send_list(qp, wr, bad) } }
+    unsafe { if post_small(qp, wr) { 0 } else { post_send_list(qp, wr, bad) } }
 }
 
 /// # Safety
