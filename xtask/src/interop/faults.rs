@@ -398,7 +398,7 @@ const BY_ITSELF: &[Met] = &[
          receive are lost instead of kept"),
     Met("files, or shared memory, may not be so large (RLIMIT_FSIZE)", "exhaustion/table.rs", "file_sizes",
         "EFBIG; otherwise as above"),
-    Met("memfd, eventfd, epoll or sockets are forbidden (seccomp)", "exhaustion/table.rs", "system_calls",
+    Met("memfd, eventfd, timerfd, epoll or sockets are forbidden (seccomp)", "exhaustion/table.rs", "system_calls",
         "EPERM, EACCES, as the sandbox answers, from the verb that needs it"),
     Met("process_vm_readv and process_vm_writev are forbidden", "exhaustion/table.rs", "system_calls",
         "nothing: data go through shared memory, with two copies"),
