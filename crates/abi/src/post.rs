@@ -158,7 +158,7 @@ unsafe fn post_small(qp: *mut ibv_qp, wr: *const ibv_send_wr) -> bool {
         let word = unsafe { ((*wr.sg_list).addr as usize as *const [u8; 8]).read_unaligned() };
         return post(SendData::Inline(&[&word]));
     }
-    // SAFETY: one entry (caller), of the same layout (asserted above).
+    // SAFETY: there is one entry (caller), and both types have one layout (asserted above).
     post(SendData::Sges(&[unsafe { *wr.sg_list.cast::<Sge>() }]))
 }
 

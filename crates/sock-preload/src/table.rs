@@ -78,7 +78,7 @@ pub static TAGS: [AtomicU32; LIMIT] = [const { AtomicU32::new(0) }; LIMIT];
 /// How many threads are inside the kernel with a connection that has no shared memory yet.
 pub static INSIDE: [AtomicU16; LIMIT] = [const { AtomicU16::new(0) }; LIMIT];
 /// How many calls that move bytes go to the kernel before one looks again whether the other end has come
-/// ([`crate::meet::turned`]). Threads that count at the same time may make it more, up to 255.
+/// ([`crate::meet::turned`]). Counts by several threads at one time may make it more, up to 255.
 pub static QUIET: [AtomicU8; LIMIT] = [const { AtomicU8::new(0) }; LIMIT];
 /// 1: a socket of AF_INET_SDP, whatever became of it.
 static ASKED: [AtomicU8; LIMIT] = [const { AtomicU8::new(0) }; LIMIT];

@@ -145,7 +145,7 @@ pub(super) fn outcome(done: &Finished) -> Outcome {
 fn compile(sandbox: &Sandbox, flags: &[&str], source: &Path, name: &str) -> Result<String, String> {
     let library = sandbox.dir().join("libexs.so");
     let binary = sandbox.dir().join(name);
-    // Cases that run beside each other may want the same program.
+    // Two cases that run at one time may need one program.
     let turn = turn_of(&binary);
     let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
     if !binary.exists() {
