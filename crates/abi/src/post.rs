@@ -2,9 +2,9 @@
 //! list.
 
 use core::mem::{MaybeUninit, offset_of, size_of};
-use core::ops::DerefMut;
 
 use libc::c_int;
+use nic::{Core, Nic};
 use sys::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq};
 use verbs::{Errno, Opcode, QpType, RKey, RecvWr, Result, SendBody, SendData, SendFlags, SendWr, Sge, limits};
 
@@ -123,43 +123,26 @@ unsafe fn is_small(wr: *const ibv_send_wr) -> bool {
     one && unsafe { wr.sg_list.as_ref() }.is_some_and(|sge| if inline { sge.length == 8 } else { sge.length <= SMALL })
 }
 
-/// Post such a SEND, if it is the first thing that this queue pair has to do. False: nothing was done.
+/// Post such a SEND, if it is the first thing that this queue pair has to do. False: nothing was done, nor read.
 ///
 /// # Safety
 /// As [`post_send`], and [`is_small`].
 #[inline(always)]
-unsafe fn post_small(qp: *mut ibv_qp, wr: *const ibv_send_wr) -> bool {
-    // SAFETY: live or NULL (caller).
-    let Ok(qp) = (unsafe { Qp::of(qp) }) else { return false };
-    // SAFETY: the public field, read as the program may have changed it: what a post refuses for its state is not read.
-    let state = unsafe { (&raw const (*qp.c()).qp_base.state).read() };
-    // No other service has a fast path for it.
-    if qp.ty != QpType::Rc || state != sys::IBV_QPS_RTS || !qp.nic.alive() {
-        return false;
-    }
-    // SAFETY: live (caller).
-    let wr = unsafe { &*wr };
-    // With a request of constants, and data in a register, the compiler keeps the request out of memory (a tenth of the
-    // time of such a message).
+unsafe fn post_small(qp: &Qp, wr: &ibv_send_wr) -> bool {
+    let flags = SendFlags::from_bits_truncate(wr.send_flags);
+    // With a request of constants, the compiler keeps it out of memory (a tenth of the time of such a message).
     let post = |data| {
-        let request = SendWr {
-            wr_id: wr.wr_id,
-            opcode: Opcode::Send,
-            flags: SendFlags::from_bits_truncate(wr.send_flags),
-            imm_or_rkey: 0,
-            remote_srqn: 0,
-            body: &SendBody::Plain,
-            data,
-        };
+        let (wr_id, opcode, body) = (wr.wr_id, Opcode::Send, &SendBody::Plain);
+        let request = SendWr { wr_id, opcode, flags, imm_or_rkey: 0, remote_srqn: 0, body, data };
         qp.nic.post_send_fast(qp.id, &request)
     };
-    if wr.send_flags & sys::IBV_SEND_INLINE != 0 {
-        // SAFETY: one entry, which names 8 readable bytes (caller).
-        let word = unsafe { ((*wr.sg_list).addr as usize as *const [u8; 8]).read_unaligned() };
-        return post(SendData::Inline(&[&word]));
-    }
     // SAFETY: there is one entry (caller), and both types have one layout (asserted above).
-    post(SendData::Sges(&[unsafe { *wr.sg_list.cast::<Sge>() }]))
+    let sge = unsafe { *wr.sg_list.cast::<Sge>() };
+    if flags.contains(SendFlags::INLINE) {
+        // SAFETY: it names 8 readable bytes (caller). The length is a constant here, so that they are one load.
+        return post(SendData::Inline(&[unsafe { core::slice::from_raw_parts(sge.addr as usize as *const u8, 8) }]));
+    }
+    post(SendData::Sges(&[sge]))
 }
 
 /// Post one request.
@@ -167,7 +150,7 @@ unsafe fn post_small(qp: *mut ibv_qp, wr: *const ibv_send_wr) -> bool {
 /// # Safety
 /// As [`body`].
 #[inline(always)]
-unsafe fn send_one(core: &mut nic::Core, qp: &Qp, wr: &ibv_send_wr, now: u64) -> Result<()> {
+unsafe fn send_one(core: &mut Core, qp: &Qp, wr: &ibv_send_wr, now: u64) -> Result<()> {
     let opcode = Opcode::from_raw(wr.opcode).ok_or(Errno::EINVAL)?;
     let mut pieces: Pieces = [MaybeUninit::uninit(); limits::MAX_SGE as usize];
     // SAFETY: the caller's promise.
@@ -196,7 +179,7 @@ unsafe fn send_one(core: &mut nic::Core, qp: &Qp, wr: &ibv_send_wr, now: u64) ->
         body: &unsafe { body(qp, opcode, wr) }?,
         data,
     };
-    core.post_send_here(qp.id, &request, now)?;
+    core.post_send(qp.id, &request, now)?;
     if opcode == Opcode::BindMw {
         // SAFETY: the operation says which member is meant; the window is live (caller).
         unsafe { mw::set_key(wr.anon_2.bind_mw.mw, wr.anon_2.bind_mw.rkey) };
@@ -215,30 +198,23 @@ pub unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *
 /// As [`post_send`], and [`is_small`].
 #[inline(never)]
 unsafe extern "C" fn post_send_small(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: the caller's promise.
-    unsafe { if post_small(qp, wr) { 0 } else { post_send_list(qp, wr, bad) } }
+    // SAFETY: a list as the man page describes it; the queue pair is live or NULL. (No other service than RC has a fast
+    // path for it.)
+    unsafe {
+        match Qp::of(qp) {
+            Ok(qp) if qp.ty == QpType::Rc && qp.nic.alive() && post_small(qp, &*wr) => 0,
+            _ => post_send_list(qp, wr, bad),
+        }
+    }
 }
 
 /// # Safety
 /// As [`post_send`].
 #[inline(never)]
 unsafe extern "C" fn post_send_list(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: live or NULL (man page).
-    let qp = unsafe { Qp::of(qp) };
-    // SAFETY: a list as the man page describes it.
+    // SAFETY: live or NULL, and a list as the man page describes it.
     unsafe {
-        walk(
-            wr,
-            bad,
-            |wr| wr.next,
-            || {
-                let qp = qp?;
-                let mut core = crate::context::alive(qp.nic)?.lock();
-                let now = core.time();
-                Ok((qp, core, now))
-            },
-            |(qp, core, now), wr| send_one(core, qp, wr, *now),
-        )
+        walk(wr, bad, |wr| wr.next, Qp::of(qp).map(|qp| (qp, qp.nic)), |qp, core, now, wr| send_one(core, qp, wr, now))
     }
 }
 
@@ -263,23 +239,16 @@ pub unsafe extern "C" fn post_recv(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *
 /// As [`post_recv`].
 #[inline(never)]
 unsafe fn post_recv_list(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: live or NULL (man page).
-    let qp = unsafe { Qp::of(qp) };
-    // SAFETY: a list as the man page describes it.
+    // SAFETY: live or NULL, and a list as the man page describes it.
     unsafe {
         walk(
             wr,
             bad,
             |wr| wr.next,
-            || {
-                let qp = qp?;
-                let mut core = crate::context::alive(qp.nic)?.lock();
-                let now = core.time();
-                Ok((qp, core, now))
-            },
-            |(qp, core, now), wr| {
+            Qp::of(qp).map(|qp| (qp, qp.nic)),
+            |qp, core, now, wr| {
                 let request = RecvWr { wr_id: wr.wr_id, sges: sges(wr.sg_list, wr.num_sge)? };
-                core.deref_mut().post_recv(qp.id, &request, *now)
+                core.post_recv(qp.id, &request, now)
             },
         )
     }
@@ -287,45 +256,41 @@ unsafe fn post_recv_list(qp: *mut ibv_qp, wr: *mut ibv_recv_wr, bad: *mut *mut i
 
 /// `ibv_post_srq_recv(3)`.
 pub unsafe extern "C" fn post_srq_recv(srq: *mut ibv_srq, wr: *mut ibv_recv_wr, bad: *mut *mut ibv_recv_wr) -> c_int {
-    // SAFETY: live or NULL (man page).
-    let srq = unsafe { Srq::of(srq) };
-    // SAFETY: a list as the man page describes it.
+    // SAFETY: live or NULL, and a list as the man page describes it.
     unsafe {
         walk(
             wr,
             bad,
             |wr| wr.next,
-            || {
-                let srq = srq?;
-                let mut core = crate::context::alive(srq.nic)?.lock();
-                let now = core.time();
-                Ok((srq, core, now))
-            },
-            |(srq, core, now), wr| {
+            Srq::of(srq).map(|srq| (srq, srq.nic)),
+            |srq, core, now, wr| {
                 let request = RecvWr { wr_id: wr.wr_id, sges: sges(wr.sg_list, wr.num_sge)? };
-                core.deref_mut().post_srq_recv(srq.id(), &request, *now)
+                core.post_srq_recv(srq.id(), &request, now)
             },
         )
     }
 }
 
-/// Walk a list of requests; stop at the first that fails and name it in `bad`.
+/// Walk a list of requests to a queue, with the lock of its adapter held; stop at the first that fails and name it in
+/// `bad`.
 ///
 /// # Safety
 /// `first` is NULL or a list linked by `next`; `bad` is NULL or the caller's variable.
-unsafe fn walk<W, S>(
+unsafe fn walk<W, T>(
     first: *mut W,
     bad: *mut *mut W,
     next: impl Fn(&W) -> *mut W,
-    begin: impl FnOnce() -> Result<S>,
-    mut each: impl FnMut(&mut S, &W) -> Result<()>,
+    owner: Result<(&T, &'static Nic)>,
+    mut each: impl FnMut(&T, &mut Core, u64, &W) -> Result<()>,
 ) -> c_int {
     let mut at = first;
     let result = caught(|| {
-        let mut state = begin()?;
+        let (owner, nic) = owner?;
+        let mut core = crate::context::alive(nic)?.lock();
+        let now = core.time();
         // SAFETY: NULL or live (caller).
         while let Some(wr) = unsafe { at.as_ref() } {
-            each(&mut state, wr)?;
+            each(owner, &mut core, now, wr)?;
             at = next(wr);
         }
         Ok(())

@@ -453,9 +453,12 @@ fn post(qp: &Qp, work: &Work) -> Result<()> {
         return Err(errno);
     }
     let nic = alive(qp.nic)?;
-    // A single request is checked by the post itself.
+    // A single request is checked by the post itself. Only a SEND over RC has a fast path.
     if let [entry] = work.requests() {
-        return with_request(work, entry, |wr| nic.post_send_here(qp.id, wr));
+        let may_be_fast = qp.ty == QpType::Rc && entry.opcode == Opcode::Send;
+        return with_request(work, entry, |wr| {
+            if may_be_fast && nic.post_send_fast(qp.id, wr) { Ok(()) } else { nic.post_send(qp.id, wr) }
+        });
     }
     post_all(nic, qp, work)
 }

@@ -77,24 +77,18 @@ impl Core {
         if ordinary { Finds::Nothing } else { Finds::Work }
     }
 
-    /// [`Core::poll_fast`] for one completion, which the next packet mostly brings. A function of its own: the state of
-    /// a poll for several would be written to the stack and read again.
-    #[inline(never)]
-    pub(crate) fn poll_one(&mut self, cq: CqId, out: &mut impl FnMut(usize, &Completion)) -> Polled {
-        self.poll_fast(cq, 1, out)
-    }
-
-    /// [`Core::poll_fast`] for any number of completions.
-    #[inline(never)]
-    pub(crate) fn poll_several(&mut self, cq: CqId, most: usize, out: &mut impl FnMut(usize, &Completion)) -> Polled {
-        self.poll_fast(cq, most, out)
-    }
-
     /// The fast path of a poll that found [`Finds::Nothing`]. It takes short packets from the link that is first in
     /// turn, and hands at most `most` completions that they bring to this queue to `out`, with their numbers. It ends
     /// at the first packet that is out of the ordinary.
-    #[inline(always)]
-    fn poll_fast(&mut self, cq: CqId, most: usize, out: &mut impl FnMut(usize, &Completion)) -> Polled {
+    ///
+    /// One completion (`ONE`), which the next packet mostly brings, has a function of its own: the state of a poll for
+    /// several would be written to the stack and read again.
+    #[inline(never)]
+    pub(crate) fn poll_fast<const ONE: bool, O>(&mut self, cq: CqId, most: usize, out: &mut O) -> Polled
+    where
+        O: FnMut(usize, &Completion),
+    {
+        let most = if ONE { 1 } else { most };
         let first = self.round_robin.first(self.engine.env().links().len());
         let Some(&link) = self.engine.env().links().get(first) else { return Polled::Packets };
         let mut taker = Taker { link, out: &mut *out, n: 0 };

@@ -226,8 +226,8 @@ impl Nic {
         let finds = core.finds(cq);
         if finds == Finds::Nothing {
             let polled = match most {
-                1 => core.poll_one(cq, &mut out),
-                _ => core.poll_several(cq, most, &mut out),
+                1 => core.poll_fast::<true, _>(cq, 1, &mut out),
+                _ => core.poll_fast::<false, _>(cq, most, &mut out),
             };
             if polled != Polled::Packets {
                 return self.after_fast_poll(core, polled);
@@ -338,35 +338,15 @@ impl Nic {
     /// must post it in another way.
     #[inline(always)]
     pub fn post_send_fast(&self, qp: QpId, wr: &SendWr<'_>) -> bool {
-        self.post_fast_or(qp, wr, |_, _| false, || true)
-    }
-
-    /// [`Nic::post_send`], for a caller whose function it becomes a part of.
-    ///
-    /// # Errors
-    /// As [`engine::Engine::post_send`].
-    #[inline(always)]
-    pub fn post_send_here(&self, qp: QpId, wr: &SendWr<'_>) -> Result<()> {
-        self.post_fast_or(qp, wr, |core, now| core.post_send(qp, wr, now), || Ok(()))
-    }
-
-    #[inline(always)]
-    fn post_fast_or<T>(
-        &self,
-        qp: QpId,
-        wr: &SendWr<'_>,
-        otherwise: impl FnOnce(&mut Core, u64) -> T,
-        posted: impl FnOnce() -> T,
-    ) -> T {
         let mut core = self.core.lock();
         Guard::begin(&mut core);
         let now = core.time();
-        let result = if core.engine.post_send_fast(qp, wr, now) { posted() } else { otherwise(&mut core, now) };
+        let posted = core.engine.post_send_fast(qp, wr, now);
         // Mostly nothing is left to be done. Then the lock is released here, without a call.
         if !core.is_flushed() {
             drop(Guard::begun(self, core));
         }
-        result
+        posted
     }
 
     /// Posts one receive request to a shared queue.

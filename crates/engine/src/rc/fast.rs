@@ -54,26 +54,17 @@ pub enum Fast {
 /// A poll, during which short packets are taken from a link.
 pub trait Poller<P> {
     /// Takes a completion for the poll.
-    fn completed(&mut self, completion: &Completion);
-    /// Notes that a packet has been dealt with: its place on the link is free.
-    fn taken(&mut self, env: &mut P);
-    /// The packet behind it, if that is there already, and short.
-    fn next(&mut self, env: &P) -> Option<ShortPacket>;
-}
-
-/// No poll: packets are taken one by one.
-struct NoPoll;
-
-impl<P> Poller<P> for NoPoll {
-    #[inline(always)]
     fn completed(&mut self, _completion: &Completion) {}
-    #[inline(always)]
+    /// Notes that a packet has been dealt with: its place on the link is free.
     fn taken(&mut self, _env: &mut P) {}
-    #[inline(always)]
+    /// The packet behind it, if that is there already, and short.
     fn next(&mut self, _env: &P) -> Option<ShortPacket> {
         None
     }
 }
+
+/// No poll: packets are taken one by one.
+impl<P> Poller<P> for () {}
 
 impl<P: Env> Engine<P> {
     /// Leaves the rest to the slow path, with the queue pair out of its table.
@@ -89,7 +80,7 @@ impl<P: Env> Engine<P> {
 /// The outcome of a call that did nothing. It is cold, so that the code of the fast path lies in a row for the
 /// processor.
 #[inline(always)]
-fn refused() -> Fast {
+fn cold<T>(outcome: T) -> T {
     cold_path();
-    Fast::Refused
+    outcome
 }

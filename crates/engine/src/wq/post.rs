@@ -108,22 +108,10 @@ impl<P: Env> Engine<P> {
 
     /// Queues a send request. EINVAL: an operation, flag or list that this queue pair cannot take, or a state in which
     /// it takes none; ENOMEM: the queue is full. Execution starts with the next [`Engine::run`].
-    #[inline(never)]
-    pub fn post_send(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
-        self.post_send_here(id, wr, now)
-    }
-
-    /// Posts a send request that the caller has just made: inlined, most of it need not go through memory.
-    ///
-    /// # Errors
-    /// See [`Engine::post_send`].
+    // Inlined, because most of a request that the caller has just made need not go through memory then.
     #[inline(always)]
-    pub fn post_send_here(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
-        self.free_overwritten();
-        if self.post_fast(id, wr, now) {
-            return Ok(());
-        }
-        self.post_slow(id, wr, now)
+    pub fn post_send(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
+        if self.post_send_fast(id, wr, now) { Ok(()) } else { self.post_slow(id, wr, now) }
     }
 
     /// Does the work of [`Engine::post_send`], if the request can be sent at once and nothing else is to be done. If
@@ -136,6 +124,7 @@ impl<P: Env> Engine<P> {
     // A function of its own, so that the fast path pays nothing for it.
     #[inline(never)]
     fn post_slow(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> Result<()> {
+        self.free_overwritten();
         // A program that posts until the queue is full gets its answer without a listing of all requests under way.
         let qp = self.qps.get(id).ok_or(Errno::EINVAL)?;
         if qp.sq.is_full() {

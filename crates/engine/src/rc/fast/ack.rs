@@ -6,7 +6,7 @@ use verbs::{Completion, CqId, Opcode, Psn, QpId, SendFlags};
 use wire::SHORTEST;
 use wire::{Env, Head, LinkId, Nanos};
 
-use super::{Fast, Poller, may, refused};
+use super::{Fast, Poller, cold, may};
 use crate::Engine;
 use crate::modify::timeout_nanos;
 use crate::qp::Qp;
@@ -76,14 +76,14 @@ impl<P: Env> Engine<P> {
         mut polled: Option<CqId>,
         poller: &mut impl Poller<P>,
     ) -> Fast {
-        let Some(qp) = self.qps.fast(id) else { return refused() };
+        let Some(qp) = self.qps.fast(id) else { return cold(Fast::Refused) };
         let psn = packet.psn();
         let plain = packet.syndrome() >> 5 == 0
             && qp.takes_acks(link)
             && packet.src().get() == qp.attr.dest_qp_num
             && psn.since(qp.rc.next_psn) < 0;
         if !plain {
-            return refused();
+            return cold(Fast::Refused);
         }
         let (mut ended, mut bytes, mut lost, mut rest, mut handed) = (0, 0, false, false, false);
         while let Some(oldest) = qp.oldest() {
@@ -110,7 +110,7 @@ impl<P: Env> Engine<P> {
             }
         }
         if ended == 0 {
-            return refused();
+            return cold(Fast::Refused);
         }
         qp.counts.sent(ended, bytes);
         qp.rc.unacked = psn.plus(1);

@@ -1,11 +1,9 @@
 //! Posting a small SEND, which is sent at once.
 
-use std::hint::cold_path;
-
 use verbs::{Opcode, QpId, Qpn, SendBody, SendData, SendFlags, SendWr, Sge};
 use wire::{Env, LinkId, Nanos, Packet, PacketOp, Payload, Span, packet_flags as flag};
 
-use super::may;
+use super::{cold, may};
 use crate::Engine;
 use crate::modify::timeout_nanos;
 use crate::qp::Qp;
@@ -22,13 +20,6 @@ const SHORT: u32 = 256;
 enum Data<'a> {
     Inline(&'a [u8]),
     Listed(Sge),
-}
-
-/// The outcome of a call that did nothing.
-#[inline(always)]
-fn refused() -> bool {
-    cold_path();
-    false
 }
 
 /// True if a message is one packet, and the wire takes its data in that packet only. (No segment is shorter than an
@@ -63,15 +54,15 @@ impl<P: Env> Engine<P> {
         if !asked {
             return false;
         }
-        let Some(qp) = self.qps.fast(id) else { return refused() };
-        let Some(link) = qp.gate_out() else { return refused() };
+        let Some(qp) = self.qps.fast(id) else { return cold(false) };
+        let Some(link) = qp.gate_out() else { return cold(false) };
         let plain = !qp.sq.is_full()
             && qp.inflight.len() + qp.unlisted < qp.inflight.capacity()
             && !(qp.rc.reads_out > 0 && wr.flags.contains(SendFlags::FENCE))
             // A few SENDs have no more than a few; larger requests are all in the list.
             && (qp.inflight.is_empty() || qp.rc.next_psn.since(qp.rc.unacked).unsigned_abs() < MOST_PSNS);
         if !plain {
-            return refused();
+            return cold(false);
         }
         let mut flags = wr.flags;
         flags.set(SendFlags::INLINE, matches!(data, Data::Inline(_)));
@@ -96,7 +87,7 @@ impl<P: Env> Engine<P> {
         {
             match self.mem.local_here(qp.init.pd, &sge, false) {
                 Ok(found) if found.addr != NULL_ADDR => (addr, guarded) = (found.addr, found.guarded),
-                _ => return refused(),
+                _ => return cold(false),
             }
         }
         let psn = qp.rc.next_psn;
@@ -128,7 +119,7 @@ impl<P: Env> Engine<P> {
             Data::Inline(prefix) => Self::send_long(env, link, &packet(), Payload { prefix, spans: &[] }),
             Data::Listed(_) => Self::send_long(env, link, &packet(), Payload { prefix: &[], spans: &[span] }),
         };
-        let Some(mark) = sent else { return refused() };
+        let Some(mark) = sent else { return cold(false) };
         let first = Executed { wr_id: wr.wr_id, opcode: wr.opcode, flags, imm, since: now };
         match &data {
             Data::Listed(sge) => qp.sq.write_sge(first, sge),

@@ -3,7 +3,7 @@
 use verbs::{Completion, CqId, QpId, WcOpcode};
 use wire::{Env, Head, LinkId, Nanos, Packet, PacketOp, ShortPacket, Span, packet_flags as flag};
 
-use super::{Fast, NoPoll, Poller, may, refused};
+use super::{Fast, Poller, cold, may};
 use crate::Engine;
 use crate::region::NULL_ADDR;
 use crate::wq::cq::{Cqe, Frees};
@@ -55,9 +55,9 @@ impl<P: Env> Engine<P> {
                 if self.prompt {
                     self.env.expect_send(link); // answers mostly go over this link
                 }
-                self.take_sends(id, link, (packet, Body::Rx(rx)), now, None, (&mut NoPoll, |_| None))
+                self.take_sends(id, link, (packet, Body::Rx(rx)), now, None, (&mut (), |_| None))
             }
-            PacketOp::Ack => self.take_ack(id, link, packet, now, None, &mut NoPoll),
+            PacketOp::Ack => self.take_ack(id, link, packet, now, None, &mut ()),
             _ => return false,
         };
         outcome != Fast::Refused
@@ -77,10 +77,10 @@ impl<P: Env> Engine<P> {
         poller: &mut impl Poller<P>,
     ) -> Fast {
         if !may(self.has_fast_path) || !self.hands_over(polled) {
-            return refused();
+            return cold(Fast::Refused);
         }
         self.arrival = link;
-        let Some(id) = self.qpns.find(short.dst()) else { return refused() };
+        let Some(id) = self.qpns.find(short.dst()) else { return cold(Fast::Refused) };
         if short.is_ack() {
             return self.take_ack(id, link, short, now, Some(polled), poller);
         }
@@ -101,11 +101,11 @@ impl<P: Env> Engine<P> {
         polled: Option<(CqId, usize)>,
         (poller, follower): (&mut impl Poller<P>, impl Fn(ShortPacket) -> Option<(H, Body<P::Rx>)>),
     ) -> Fast {
-        let Some(qp) = self.qps.fast(id) else { return refused() };
+        let Some(qp) = self.qps.fast(id) else { return cold(Fast::Refused) };
         if !qp.takes_sends(link) || packet.src().get() != qp.attr.dest_qp_num {
-            return refused();
+            return cold(Fast::Refused);
         }
-        let Some(cq) = qp.init.recv_cq else { return refused() };
+        let Some(cq) = qp.init.recv_cq else { return cold(Fast::Refused) };
         let most = polled.map_or(1, |(_, most)| most);
         let hands_over = polled.is_some_and(|(polled, _)| polled == cq);
         // The number of packets taken, and of their bytes; the acknowledgement that is owed, with the number of its
@@ -150,7 +150,7 @@ impl<P: Env> Engine<P> {
             (packet, body) = next;
         }
         if n == 0 {
-            return refused();
+            return cold(Fast::Refused);
         }
         let before = qp.rc.msn;
         qp.rc.msn = before.wrapping_add(n as u32) & 0xff_ffff;
