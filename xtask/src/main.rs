@@ -41,7 +41,7 @@ cargo xtask sock-programs         random programs of socket calls on TCP and wit
 --seed S
 cargo xtask taps-cost             no test: what captures and faults cost who does not use them; minutes, on a quiet \
 machine
-cargo xtask sock-speed            no test: softrnic sock beside plain TCP, in turns; seven minutes, or two with --quick
+cargo xtask sock-speed            no test: softrnic sock beside plain TCP, in turns; ten minutes, or two with --quick
 cargo xtask iwarp-speed           no test: softiw0 beside plain TCP, in turns; minutes, on a quiet machine; one turn \
 with --quick
 

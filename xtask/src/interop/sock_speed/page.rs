@@ -18,7 +18,7 @@ fn table(figures: &Figures, text: &mut String, title: &str, rows: &[(String, Row
     if there.is_empty() {
         return;
     }
-    let all = [Way::Tcp, Way::Unix, Way::Moved, Way::Asleep, Way::ServerOnly, Way::ClientOnly];
+    let all = [Way::Tcp, Way::Unix, Way::Moved, Way::Asleep, Way::ServerOnly, Way::ClientOnly, Way::Again];
     let has = |way: &Way| there.iter().any(|(_, row, _)| figures.contains_key(&(*row, *way)));
     let ways: Vec<Way> = all.into_iter().filter(has).collect();
     let names: Vec<&str> = ways.iter().map(|way| way.name()).collect();
@@ -42,12 +42,13 @@ fn table(figures: &Figures, text: &mut String, title: &str, rows: &[(String, Row
 }
 
 /// The text of the page.
-pub fn text(figures: &Figures, [line, wake, copy]: [f64; 3], turns: usize) -> String {
+pub fn text(figures: &Figures, [line, wake, copy]: [f64; 3], [turns, more]: [usize; 2]) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "Medians of {turns} turns on {}; load of the machine {}. In brackets: over TCP's figure of the same turn, the \
-         median.\n",
+        "Medians of {turns} turns on {}; load of the machine {}. TCP and what has the library at one side had {more} \
+         turns more. In brackets: over TCP's figure of the same turn, the median. TCP again is plain TCP once more in \
+         each turn: how far it is from 1 is the noise of this machine.\n",
         machine(),
         load()
     );
