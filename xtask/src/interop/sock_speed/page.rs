@@ -42,13 +42,12 @@ fn table(figures: &Figures, text: &mut String, title: &str, rows: &[(String, Row
 }
 
 /// The text of the page.
-pub fn text(figures: &Figures, [line, wake, copy]: [f64; 3], [turns, more]: [usize; 2]) -> String {
+pub fn text(figures: &Figures, [line, wake, copy]: [f64; 3], turns: usize) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "Medians of {turns} turns on {}; load of the machine {}. TCP and what has the library at one side had {more} \
-         turns more. In brackets: over TCP's figure of the same turn, the median. TCP again is plain TCP once more in \
-         each turn: how far it is from 1 is the noise of this machine.\n",
+        "Medians of {turns} turns on {}; load of the machine {}. In brackets: over TCP's figure of the same turn, the \
+         median.\n",
         machine(),
         load()
     );
@@ -95,10 +94,20 @@ pub fn text(figures: &Figures, [line, wake, copy]: [f64; 3], [turns, more]: [usi
     );
     let rates: Vec<_> = programs::RATES.map(|name| (name.to_owned(), Row::Rate(name), 1e-3)).to_vec();
     table(figures, &mut text, "thousand requests a second", &rates);
+    text.push_str(
+        "With the library at one side the connections stay TCP's. These are medians of more rounds, in which all four \
+         run directly one behind the other. TCP again is plain TCP once more: how far its ratio is from 1 is the noise \
+         of this machine.\n\n",
+    );
+    let sides: Vec<_> = programs::SIDES.map(|name| (name.to_owned(), Row::Side(name), 1e-3)).to_vec();
+    table(figures, &mut text, "thousand requests a second, one side", &sides);
     let took: Vec<_> = programs::FILES.map(|(name, ..)| (name.to_owned(), Row::Took(name), 1.0)).to_vec();
     table(figures, &mut text, "ms a file", &took);
     let used: Vec<_> = programs::USED.map(|name| (name.to_owned(), Row::Used(name), 1e-3)).to_vec();
     table(figures, &mut text, "us of the server's processor time for each", &used);
+    let sides = [&programs::REDIS_50].into_iter().chain(&programs::SIDES[2..]);
+    let used: Vec<_> = sides.map(|name| (name.to_string(), Row::SideUsed(name), 1e-3)).collect();
+    table(figures, &mut text, "us of the server's processor time for each, one side", &used);
     text
 }
 
@@ -149,7 +158,11 @@ fn plots(figures: &Figures, [line, wake, copy]: [f64; 3]) -> Vec<Plot> {
         .into_iter()
         .chain(files)
         .map(|(name, row)| {
-            let gain = |way| over_tcp(figures, row, way).map(|ratio| if row.is_time() { 1.0 / ratio } else { ratio });
+            let ratio = |way| match (way, row) {
+                (Way::ServerOnly | Way::ClientOnly, Row::Rate(name)) => over_tcp(figures, Row::Side(name), way),
+                _ => over_tcp(figures, row, way),
+            };
+            let gain = |way| ratio(way).map(|ratio| if row.is_time() { 1.0 / ratio } else { ratio });
             let bar = |(way, color)| Some(Bar { name: name.to_owned(), color, figure: gain(way)? });
             shown.into_iter().filter_map(bar).collect()
         })

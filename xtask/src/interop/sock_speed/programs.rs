@@ -28,12 +28,16 @@ pub const FILES: [(&str, u64, usize); 4] = [
     ("Apache and wget, 64 MB", 64 << 20, 6),
     ("Apache and wget, 1 GB", 1 << 30, 1),
 ];
+/// The rows of what has the library at one side.
+pub const SIDES: [&str; 5] = [SET_50, GET_50, NGINX_1K, NGINX_1M, PGBENCH];
 /// The rows of the server's processor time.
 pub const USED: [&str; 9] =
     [REDIS_1, REDIS_50, NGINX_1K, NGINX_1M, PGBENCH, FILES[0].0, FILES[1].0, FILES[2].0, FILES[3].0];
 
 /// What nginx sends: the row, the name of the file, and its size.
 const PAGES: [(&str, &str, u64); 2] = [(NGINX_1K, "1k", 1000), (NGINX_1M, "1m", 1_000_000)];
+/// The folders of the database, and of its copy for a second server.
+const DATA: [&str; 2] = ["data", "data-2"];
 /// A tick of the clock in proc(5) is a hundredth of a second on Linux.
 const TICK: f64 = 1e7;
 
@@ -101,23 +105,68 @@ pub fn prepare(bench: &Bench) -> Result<(), String> {
         give(&path)?;
     }
     let sql = postgres_folder()?;
-    let words = ["-D", "data", "-A", "trust", "-U", "me", "--no-sync", "--locale=C"];
+    let words = ["-D", DATA[0], "-A", "trust", "-U", "me", "--no-sync", "--locale=C"];
     let initdb = format!("{sql}/initdb");
     ran(bench.program(Way::Tcp, true, "initdb", &[&[initdb.as_str()][..], &words].concat()))?;
     let port = 20_999;
-    let _server = postgres(bench, Way::Tcp, port)?;
+    let server = Asked::new(port, postgres(bench, Way::Tcp, port, DATA[0])?);
     let port = port.to_string();
     let words = ["pgbench", "-q", "-i", "-h", "127.0.0.1", "-p", &port, "-U", "me", "postgres"];
     ran(bench.program(Way::Tcp, false, "pgbench-init", &words))?;
+    shut(server)?;
+    ran(bench.program(Way::Tcp, true, "copy", &["cp", "-r", DATA[0], DATA[1]]))?;
     Ok(())
+}
+
+/// A server that listens, and where the figures of its clients go.
+struct Asked {
+    server: Running,
+    port: u16,
+    rate: fn(&'static str) -> Row,
+    used: fn(&'static str) -> Row,
+}
+
+impl Asked {
+    fn new(port: u16, server: Running) -> Asked {
+        Asked { server, port, rate: Row::Rate, used: Row::Used }
+    }
+
+    /// Runs a client, and notes the server's processor time for each of what it counts.
+    fn by(
+        &self,
+        bench: &Bench,
+        figures: &mut Figures,
+        (row, way): (&'static str, Way),
+        words: &[&str],
+        count: impl Fn(&str) -> Result<f64, String>,
+    ) -> Result<String, String> {
+        let before = used(self.server.id());
+        let told = ran(bench.program(way, false, words[0], words))?.stdout;
+        let each = (used(self.server.id()) - before) / count(&told)?;
+        figures.entry(((self.used)(row), way)).or_default().push(each);
+        Ok(told)
+    }
+
+    fn note(&self, figures: &mut Figures, row: &'static str, way: Way, figure: f64) {
+        figures.entry(((self.rate)(row), way)).or_default().push(figure);
+    }
+}
+
+/// A server for pairs of what has the library at one side.
+fn for_sides(asked: Asked) -> Asked {
+    Asked { rate: Row::Side, used: Row::SideUsed, ..asked }
+}
+
+fn redis_server(bench: &mut Bench, way: Way) -> Result<Asked, String> {
+    let port = bench.next_port()?;
+    let text = port.to_string();
+    let words = ["redis-server", "--port", &text, "--save", "", "--appendonly", "no"];
+    Ok(Asked::new(port, serve(bench, way, "redis-server", port, &words)?))
 }
 
 /// redis-server and redis-benchmark, with so many connections.
 pub fn redis(bench: &mut Bench, figures: &mut Figures, way: Way, connections: usize) -> Result<(), String> {
-    let port = bench.next_port()?;
-    let text = port.to_string();
-    let words = ["redis-server", "--port", &text, "--save", "", "--appendonly", "no"];
-    let server = serve(bench, way, "redis-server", port, &words)?;
+    let server = redis_server(bench, way)?;
     let requests = match (way, connections) {
         (Way::Moved, 1) => 150_000,
         (Way::Asleep, 1) => 15_000,
@@ -125,19 +174,26 @@ pub fn redis(bench: &mut Bench, figures: &mut Figures, way: Way, connections: us
         (_, 1) => 10_000,
         _ => 50_000,
     };
-    let (clients, count) = (connections.to_string(), requests.to_string());
-    let words = ["redis-benchmark", "-p", &text, "--csv", "-t", "set,get", "-d", "64", "-n", &count, "-c", &clients];
-    let before = used(server.id());
-    let done = ran(bench.program(way, false, "redis-benchmark", &words))?;
-    let each = (used(server.id()) - before) / f64::from(2 * requests);
+    ask_redis(bench, figures, &server, way, connections, requests)
+}
+
+fn ask_redis(
+    bench: &Bench,
+    figures: &mut Figures,
+    server: &Asked,
+    way: Way,
+    connections: usize,
+    requests: u32,
+) -> Result<(), String> {
+    let (port, clients, count) = (server.port.to_string(), connections.to_string(), requests.to_string());
+    let words = ["redis-benchmark", "-p", &port, "--csv", "-t", "set,get", "-d", "64", "-n", &count, "-c", &clients];
     let (set, get, used) = if connections == 1 { (SET_1, GET_1, REDIS_1) } else { (SET_50, GET_50, REDIS_50) };
-    figures.entry((Row::Used(used), way)).or_default().push(each);
+    let told = server.by(bench, figures, (used, way), &words, |_| Ok(f64::from(2 * requests)))?;
     for (what, row) in [("SET", set), ("GET", get)] {
         // "SET","123456.78",...
-        let line = done.stdout.lines().find_map(|line| line.strip_prefix(&format!("\"{what}\",\"")));
+        let line = told.lines().find_map(|line| line.strip_prefix(&format!("\"{what}\",\"")));
         let figure = line.and_then(|line| line.split('"').next()?.parse().ok());
-        let figure = figure.ok_or_else(|| format!("no figure of {what}: {}", done.stdout))?;
-        figures.entry((Row::Rate(row), way)).or_default().push(figure);
+        server.note(figures, row, way, figure.ok_or_else(|| format!("no figure of {what}: {told}"))?);
     }
     Ok(())
 }
@@ -148,27 +204,39 @@ fn number_after(text: &str, word: &str) -> Result<f64, String> {
     found.ok_or_else(|| format!("no figure behind {word}: {text}"))
 }
 
-/// nginx with one worker, and wrk with ten connections that stay.
-pub fn nginx(bench: &mut Bench, figures: &mut Figures, way: Way) -> Result<(), String> {
+fn nginx_server(bench: &mut Bench, way: Way) -> Result<Asked, String> {
     let port = bench.next_port()?;
     let temporary = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(|name| format!("{name}_temp_path t;"));
     let conf = format!(
-        "daemon off; worker_processes 1; error_log stderr error; pid nginx.pid; events {{ worker_connections 200; }}\n\
+        "daemon off; worker_processes 1; error_log stderr error; pid nginx-{port}.pid;\n\
+         events {{ worker_connections 200; }}\n\
          http {{ access_log off; sendfile on; keepalive_requests 100000000; {}\n\
          server {{ listen 127.0.0.1:{port}; root files; }} }}\n",
         temporary.concat()
     );
-    fs::write(bench.home.join("nginx.conf"), conf).map_err(text)?;
+    let name = format!("nginx-{port}.conf");
+    fs::write(bench.home.join(&name), conf).map_err(text)?;
     let home = format!("{}/", bench.home.display());
-    let server = serve(bench, way, "nginx", port, &["nginx", "-p", &home, "-c", "nginx.conf", "-e", "stderr"])?;
-    for (row, file, _) in PAGES {
-        let url = format!("http://127.0.0.1:{port}/{file}");
-        let before = used(server.id());
-        let done = ran(bench.program(way, false, "wrk", &["wrk", "-t1", "-c10", "-d1s", &url]))?;
-        let each = (used(server.id()) - before) / requests(&done.stdout)?;
-        figures.entry((Row::Used(row), way)).or_default().push(each);
-        figures.entry((Row::Rate(row), way)).or_default().push(number_after(&done.stdout, "Requests/sec:")?);
-    }
+    let server = serve(bench, way, "nginx", port, &["nginx", "-p", &home, "-c", &name, "-e", "stderr"])?;
+    Ok(Asked::new(port, server))
+}
+
+/// nginx with one worker, and wrk with ten connections that stay.
+pub fn nginx(bench: &mut Bench, figures: &mut Figures, way: Way) -> Result<(), String> {
+    let server = nginx_server(bench, way)?;
+    PAGES.into_iter().try_for_each(|(row, file, _)| ask_nginx(bench, figures, &server, way, (row, file)))
+}
+
+fn ask_nginx(
+    bench: &Bench,
+    figures: &mut Figures,
+    server: &Asked,
+    way: Way,
+    (row, file): (&'static str, &str),
+) -> Result<(), String> {
+    let url = format!("http://127.0.0.1:{}/{file}", server.port);
+    let told = server.by(bench, figures, (row, way), &["wrk", "-t1", "-c10", "-d1s", &url], requests)?;
+    server.note(figures, row, way, number_after(&told, "Requests/sec:")?);
     Ok(())
 }
 
@@ -189,10 +257,10 @@ fn postgres_folder() -> Result<String, String> {
     Ok(newest.display().to_string())
 }
 
-fn postgres(bench: &Bench, way: Way, port: u16) -> Result<Running, String> {
+fn postgres(bench: &Bench, way: Way, port: u16, data: &str) -> Result<Running, String> {
     let program = format!("{}/postgres", postgres_folder()?);
     let port_is = format!("port={port}");
-    let mut words = vec![program.as_str(), "-D", "data"];
+    let mut words = vec![program.as_str(), "-D", data];
     let settings = [
         port_is.as_str(),
         "listen_addresses=127.0.0.1",
@@ -218,25 +286,64 @@ fn postgres(bench: &Bench, way: Way, port: u16) -> Result<Running, String> {
     }
 }
 
+/// Ends a database. One that is killed has to recover at its next start.
+fn shut(mut asked: Asked) -> Result<(), String> {
+    let pid = rustix::process::Pid::from_raw(asked.server.id() as i32).ok_or("no process")?;
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).map_err(|e| e.to_string())?;
+    asked.server.wait(Instant::now() + LIMIT).map_err(text)?;
+    Ok(())
+}
+
+fn postgres_server(bench: &mut Bench, way: Way, data: &str) -> Result<Asked, String> {
+    let port = bench.next_port()?;
+    Ok(Asked::new(port, postgres(bench, way, port, data)?))
+}
+
 /// PostgreSQL, and pgbench's transactions that only select, by four clients in two threads.
 pub fn pgbench(bench: &mut Bench, figures: &mut Figures, way: Way) -> Result<(), String> {
-    let port = bench.next_port()?;
-    let server = postgres(bench, way, port)?;
-    let text_of_port = port.to_string();
-    let words = ["pgbench", "-S", "-n", "-c", "4", "-j", "2", "-T", "1", "-h", "127.0.0.1", "-p", &text_of_port];
-    let before = used(server.id());
-    let done = ran(bench.program(way, false, "pgbench", &[&words[..], &["-U", "me", "postgres"]].concat()))?;
-    let count = number_after(&done.stdout, "number of transactions actually processed:")?;
+    let server = postgres_server(bench, way, DATA[0])?;
+    ask_postgres(bench, figures, &server, way)?;
+    shut(server)
+}
+
+fn ask_postgres(bench: &Bench, figures: &mut Figures, server: &Asked, way: Way) -> Result<(), String> {
+    let port = server.port.to_string();
+    let words = ["pgbench", "-S", "-n", "-c", "4", "-j", "2", "-T", "1", "-h", "127.0.0.1", "-p", &port];
     // The processes of the four sessions end, and their time is their parent's then.
-    let each = (used(server.id()) - before) / count;
-    figures.entry((Row::Used(PGBENCH), way)).or_default().push(each);
-    figures.entry((Row::Rate(PGBENCH), way)).or_default().push(number_after(&done.stdout, "tps =")?);
-    // A database that is killed has to recover at its next start.
-    let pid = rustix::process::Pid::from_raw(server.id() as i32).ok_or("no process")?;
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).map_err(|e| e.to_string())?;
-    let mut server = server;
-    server.wait(Instant::now() + LIMIT).map_err(text)?;
+    let count = |told: &str| number_after(told, "number of transactions actually processed:");
+    let told = server.by(bench, figures, (PGBENCH, way), &[&words[..], &["-U", "me", "postgres"]].concat(), count)?;
+    server.note(figures, PGBENCH, way, number_after(&told, "tps =")?);
     Ok(())
+}
+
+/// What has the library at one side, beside TCP and TCP once more: one directly behind the other, at two servers that
+/// are there for all rounds.
+pub fn sides(bench: &mut Bench, figures: &mut Figures, rounds: usize, quick: bool) -> Result<(), String> {
+    let ways = [Way::Tcp, Way::ClientOnly, Way::ServerOnly, Way::Again];
+    let all =
+        |figures: &mut Figures, servers: &[Asked; 2], ask: &dyn Fn(&mut Figures, &Asked, Way) -> Result<(), String>| {
+            for round in 0..rounds {
+                for way in super::ordered(&ways, round) {
+                    ask(figures, &servers[usize::from(way == Way::ServerOnly)], way)?;
+                }
+            }
+            Ok::<(), String>(())
+        };
+    let servers = [redis_server(bench, Way::Tcp)?, redis_server(bench, Way::ServerOnly)?].map(for_sides);
+    all(figures, &servers, &|figures, server, way| ask_redis(bench, figures, server, way, 50, 15_000))?;
+    drop(servers);
+    if quick {
+        return Ok(());
+    }
+    let servers = [nginx_server(bench, Way::Tcp)?, nginx_server(bench, Way::ServerOnly)?].map(for_sides);
+    for (row, file, _) in PAGES {
+        all(figures, &servers, &|figures, server, way| ask_nginx(bench, figures, server, way, (row, file)))?;
+    }
+    drop(servers);
+    let servers = [postgres_server(bench, Way::Tcp, DATA[0])?, postgres_server(bench, Way::ServerOnly, DATA[1])?];
+    let servers = servers.map(for_sides);
+    all(figures, &servers, &|figures, server, way| ask_postgres(bench, figures, server, way))?;
+    servers.into_iter().try_for_each(shut)
 }
 
 /// Apache, and wget, which gets each file several times in one process.
