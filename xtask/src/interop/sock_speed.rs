@@ -65,7 +65,7 @@ enum Row {
     Idle(&'static str),
     /// Requests a second of a program.
     Rate(&'static str),
-    /// The same of programs that have the library at one side at most, and the server's processor time.
+    /// [`Row::Rate`] and [`Row::Used`] of programs that have the library at one side at most.
     Side(&'static str),
     SideUsed(&'static str),
     /// Milliseconds of a file that a program gets.

@@ -131,7 +131,7 @@ impl Asked {
         Asked { server, port, rate: Row::Rate, used: Row::Used }
     }
 
-    /// Runs a client, and notes the server's processor time for each of what it counts.
+    /// Run a client, and note the server's processor time for each of what it counts.
     fn by(
         &self,
         bench: &Bench,
