@@ -88,3 +88,33 @@ fn a_waiter_and_its_count_meet_in_every_order() {
     });
     assert_eq!(tried, 90);
 }
+
+/// Two threads and the lock, with loom's own lock: one registers the waiter and what is behind it, the other raises the
+/// count, and each executes at the end of a hold what is ready, as the release of the adapter's lock does.
+#[cfg(loom)]
+#[test]
+fn loom_a_waiter_is_registered_while_its_count_rises() {
+    use loom::sync::{Arc, Mutex};
+    loom::model(|| {
+        let mut b = Bench::new(8, None, None);
+        for _ in 0..2 {
+            let into = b.w.sge(0, 0x5000, 8);
+            b.w.recv(0, b.qp, &[into], 0).unwrap();
+            let from = b.w.sge(1, 0x9000, 8);
+            b.w.post(1, b.peer, Opcode::Send, SendBody::Plain, &[from], 5).unwrap();
+        }
+        let adapter = Arc::new(Mutex::new(b));
+        let holds = |adapter: Arc<Mutex<Bench>>, all: [Hold; 2]| {
+            for step in all {
+                let mut b = adapter.lock().unwrap();
+                hold(&mut b, step);
+                hold(&mut b, Hold::Run);
+            }
+        };
+        let other = Arc::clone(&adapter);
+        let counts = loom::thread::spawn(move || holds(other, [Hold::Take, Hold::Take]));
+        holds(Arc::clone(&adapter), [Hold::Wait, Hold::Behind]);
+        counts.join().unwrap();
+        assert_eq!(adapter.lock().unwrap().good(), [900, 1], "the WAIT is met");
+    });
+}
