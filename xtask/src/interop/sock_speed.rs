@@ -22,7 +22,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 const BUILD: Duration = Duration::from_secs(1200);
 /// What has the library at one side is to be as fast as TCP, to some percent. Less than two turns may differ, so it is
 /// compared so many times, directly behind TCP or before it.
-const ROUNDS_OF_SIDES: usize = 12;
+const ROUNDS_OF_SIDES: usize = 16;
 
 /// Who has the library, and whether it may look at memory before it sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -362,7 +362,7 @@ pub fn measure(quick: bool, minutes: Option<u64>, to: Option<&str>) -> Result<bo
     let speed = bench.speed.display().to_string();
     let mut limits: [Vec<f64>; 3] = Default::default();
     let began = Instant::now();
-    let (most, enough) = if quick { (7, 90) } else { (5, minutes.unwrap_or(10) * 60) };
+    let (most, enough) = if quick { (7, 90) } else { (5, minutes.unwrap_or(7) * 60) };
     let mut figures = Figures::new();
     let (mut turns, mut longest) = (0, Duration::ZERO);
     while turns < most && began.elapsed() + longest < Duration::from_secs(enough) {

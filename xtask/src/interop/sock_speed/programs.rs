@@ -317,32 +317,32 @@ fn ask_postgres(bench: &Bench, figures: &mut Figures, server: &Asked, way: Way) 
 }
 
 /// What has the library at one side, beside TCP and TCP once more: one directly behind the other, at two servers that
-/// are there for all rounds.
+/// are there for all rounds. A round of redis is short, so there are more of them.
 pub fn sides(bench: &mut Bench, figures: &mut Figures, rounds: usize, quick: bool) -> Result<(), String> {
     let ways = [Way::Tcp, Way::ClientOnly, Way::ServerOnly, Way::Again];
-    let all =
-        |figures: &mut Figures, servers: &[Asked; 2], ask: &dyn Fn(&mut Figures, &Asked, Way) -> Result<(), String>| {
-            for round in 0..rounds {
-                for way in super::ordered(&ways, round) {
-                    ask(figures, &servers[usize::from(way == Way::ServerOnly)], way)?;
-                }
+    type Ask<'a> = &'a dyn Fn(&mut Figures, &Asked, Way) -> Result<(), String>;
+    let mut all = |servers: &[Asked; 2], rounds: usize, ask: Ask<'_>| {
+        for round in 0..rounds {
+            for way in super::ordered(&ways, round) {
+                ask(figures, &servers[usize::from(way == Way::ServerOnly)], way)?;
             }
-            Ok::<(), String>(())
-        };
+        }
+        Ok::<(), String>(())
+    };
     let servers = [redis_server(bench, Way::Tcp)?, redis_server(bench, Way::ServerOnly)?].map(for_sides);
-    all(figures, &servers, &|figures, server, way| ask_redis(bench, figures, server, way, 50, 15_000))?;
+    all(&servers, 5 * rounds / 2, &|figures, server, way| ask_redis(bench, figures, server, way, 50, 10_000))?;
     drop(servers);
     if quick {
         return Ok(());
     }
     let servers = [nginx_server(bench, Way::Tcp)?, nginx_server(bench, Way::ServerOnly)?].map(for_sides);
     for (row, file, _) in PAGES {
-        all(figures, &servers, &|figures, server, way| ask_nginx(bench, figures, server, way, (row, file)))?;
+        all(&servers, rounds, &|figures, server, way| ask_nginx(bench, figures, server, way, (row, file)))?;
     }
     drop(servers);
     let servers = [postgres_server(bench, Way::Tcp, DATA[0])?, postgres_server(bench, Way::ServerOnly, DATA[1])?];
     let servers = servers.map(for_sides);
-    all(figures, &servers, &|figures, server, way| ask_postgres(bench, figures, server, way))?;
+    all(&servers, rounds, &|figures, server, way| ask_postgres(bench, figures, server, way))?;
     servers.into_iter().try_for_each(shut)
 }
 
