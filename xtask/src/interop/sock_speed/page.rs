@@ -96,8 +96,8 @@ pub fn text(figures: &Figures, [line, wake, copy]: [f64; 3], turns: usize) -> St
     table(figures, &mut text, "thousand requests a second", &rates);
     text.push_str(
         "With the library at one side the connections stay TCP's. These are medians of more rounds, in which all four \
-         run directly one behind the other. TCP again is plain TCP once more: how far its ratio is from 1 is the noise \
-         of this machine.\n\n",
+         run directly one behind the other; in brackets: the mean over that of both TCPs. TCP again is plain TCP once \
+         more: how far its mean is from that of TCP is the noise of this machine.\n\n",
     );
     let sides: Vec<_> = programs::SIDES.map(|name| (name.to_owned(), Row::Side(name), 1e-3)).to_vec();
     table(figures, &mut text, "thousand requests a second, one side", &sides);

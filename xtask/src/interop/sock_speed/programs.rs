@@ -330,7 +330,7 @@ pub fn sides(bench: &mut Bench, figures: &mut Figures, rounds: usize, quick: boo
         Ok::<(), String>(())
     };
     let servers = [redis_server(bench, Way::Tcp)?, redis_server(bench, Way::ServerOnly)?].map(for_sides);
-    all(&servers, 5 * rounds / 2, &|figures, server, way| ask_redis(bench, figures, server, way, 50, 10_000))?;
+    all(&servers, 2 * rounds, &|figures, server, way| ask_redis(bench, figures, server, way, 50, 20_000))?;
     drop(servers);
     if quick {
         return Ok(());
