@@ -65,6 +65,52 @@ impl Event {
     }
 }
 
+/// An [`Event`] in its queue. It has four words, so it lies within a cache line. What an event has in single bytes is
+/// one word here: a copy by words soon after the bytes were stored one by one waits for the stores, and an event is
+/// mostly taken at once.
+struct Kept {
+    handle: u64,
+    /// The bytes, or the number of the error.
+    value: u64,
+    /// Bits 0-7 are the kind; then the marks.
+    word: u64,
+    socket: Option<Arc<Socket>>,
+}
+
+const FAILED: u64 = 1 << 8;
+const TRUNCATED: u64 = 1 << 9;
+const END: u64 = 1 << 10;
+
+impl Kept {
+    #[inline(always)]
+    fn new(event: Event) -> Kept {
+        let Event { kind, handle, result, truncated, end, socket } = event;
+        let (value, failed) = match result {
+            Ok(bytes) => (bytes, false),
+            Err(Errno(errno)) => (errno as u64, true),
+        };
+        let mark = |is: bool, mark: u64| if is { mark } else { 0 };
+        let word = kind as u64 | mark(failed, FAILED) | mark(truncated, TRUNCATED) | mark(end, END);
+        Kept { handle, value, word, socket }
+    }
+
+    #[inline(always)]
+    fn event(self) -> Event {
+        const KINDS: [EventKind; 6] = [
+            EventKind::Connect,
+            EventKind::Accept,
+            EventKind::Send,
+            EventKind::Receive,
+            EventKind::Close,
+            EventKind::Other,
+        ];
+        let Kept { handle, value, word, socket } = self;
+        let kind = KINDS.get(word as usize & 0xff).copied().unwrap_or(EventKind::Other);
+        let result = if word & FAILED == 0 { Ok(value) } else { Err(Errno(value as i32)) };
+        Event { kind, handle, result, truncated: word & TRUNCATED != 0, end: word & END != 0, socket }
+    }
+}
+
 /// How a thread waits for events.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
@@ -84,7 +130,7 @@ pub type Bell = Box<dyn Fn(bool) + Send + Sync>;
 
 #[derive(Default)]
 struct State {
-    events: VecDeque<Event>,
+    events: VecDeque<Kept>,
     /// Operations that will bring an event, and events that are there.
     places: usize,
     depth: usize,
@@ -178,9 +224,16 @@ impl Queue {
     }
 
     /// Put an event into the place that its operation has reserved.
+    #[inline]
     pub fn put(&self, event: Event) {
+        let Kept { handle, value, word, socket } = Kept::new(event);
+        self.keep(handle, value, word, socket);
+    }
+
+    /// The parts of a [`Kept`] come in registers.
+    fn keep(&self, handle: u64, value: u64, word: u64, socket: Option<Arc<Socket>>) {
         let mut state = self.state();
-        state.events.push_back(event);
+        state.events.push_back(Kept { handle, value, word, socket });
         state.ring(false);
         self.count.store(state.events.len(), Ordering::Release);
         // No other thread writes: the lock is held.
@@ -358,8 +411,8 @@ impl Queue {
         let count = most.min(state.events.len());
         state.places -= count;
         match count {
-            1 => out.extend(state.events.pop_front()),
-            _ => out.extend(state.events.drain(..count)),
+            1 => out.extend(state.events.pop_front().map(Kept::event)),
+            _ => out.extend(state.events.drain(..count).map(Kept::event)),
         }
         self.count.store(state.events.len(), Ordering::Release);
         if count > 0 {
