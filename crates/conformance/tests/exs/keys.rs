@@ -1,11 +1,13 @@
 //! What a peer may reach: the bytes of a transfer, until it ends.
 
+use std::time::Duration;
+
 use conformance::library;
 use exs::protocol::Kind;
 use exs::socket::{EventKind, Exs, Options};
 use rdma::Errno;
 
-use super::common::{expect, one, pair};
+use super::common::{expect, local, one, pair};
 
 #[test]
 fn a_persistent_send_is_read_as_it_is_each_time() {
@@ -58,6 +60,44 @@ fn both_sides_posting_ahead_transfer_directly() {
     }
     let ways = from.transferred();
     assert_eq!((ways.direct, ways.indirect), (100 * LEN as u64, 0));
+}
+
+/// The peer hears of several transfers together, also from a program that looks for no event behind them.
+#[test]
+fn transfers_are_heard_of_without_a_look_of_their_sender() {
+    const LEN: usize = 64 << 10;
+    let [near, far] = [0, 1].map(|_| Exs::new(&library()).expect("a device"));
+    let (here, there) = (near.queue(64).expect("a queue"), far.queue(64).expect("a queue"));
+    // No PING takes what waits with it.
+    let options = Options { timeout: Duration::ZERO, ..Options::new(Kind::Stream) };
+    let listener = far.listen(local(), 8, options).expect("an address");
+    listener.accept(&there, 0).expect("a place");
+    let from = near.connect(listener.local_addr().expect("it is bound"), options, &here, 0).expect("it begins");
+    expect(&here, EventKind::Connect, 0);
+    let to = one(&there).socket.expect("a connection");
+    let [source, sink] = [&near, &far].map(|exs| exs.memory(3 * LEN).expect("memory"));
+    for round in 0..20u8 {
+        let part = |at: usize| at * LEN..(at + 1) * LEN;
+        for at in 0..3 {
+            to.receive(&sink, part(at), true, &there, at as u64).expect("a receive");
+        }
+        // The receives are offered: what the peer has sent behind them has come.
+        to.send(&sink, 0..1, &there, 100).expect("a send");
+        from.receive(&source, 0..1, false, &here, 100).expect("a receive");
+        expect(&here, EventKind::Receive, 100);
+        expect(&there, EventKind::Send, 100);
+        source.bytes().write(0, &vec![round; 3 * LEN]);
+        for at in 0..3 {
+            from.send(&source, part(at), &here, at as u64).expect("a send");
+        }
+        for at in 0..3 {
+            assert_eq!(expect(&there, EventKind::Receive, at).result, Ok(LEN as u64));
+        }
+        let mut bytes = vec![0; 3 * LEN];
+        sink.bytes().read(0, &mut bytes);
+        assert!(bytes.iter().all(|byte| *byte == round), "round {round}");
+        (0..3).for_each(|at| drop(expect(&here, EventKind::Send, at)));
+    }
 }
 
 #[test]

@@ -26,10 +26,10 @@ use crate::qp::Qp;
 use crate::region::{Backing, MrInfo, NULL_ADDR};
 use crate::wq::inflight::Inflight;
 
-/// From so many bytes on, one copy by a system call takes less time than packets, also behind a short SEND whose answer
-/// it waits for: 64 KiB were slower, 1 MiB faster (docs/exs-figures.md). The window of a transfer lives too short for
-/// the wire to find out which way is faster ([`wire::SameHost::answered`]).
-const WORTH_A_CALL: u32 = 128 << 10;
+/// From so many bytes on, one copy by a system call takes less time than packets, also behind short SENDs whose answers
+/// it waits for (docs/exs-figures.md). The window of a transfer lives too short for the wire to find out which way is
+/// faster ([`wire::SameHost::answered`]).
+const WORTH_A_CALL: u32 = 64 << 10;
 
 impl<P: Env> Engine<P> {
     /// Begins a hold of the adapter's lock, or a new one after other threads could have the lock.

@@ -403,7 +403,7 @@ fn a_window_is_that_of_one_queue_pair() {
 /// The system call of a copy would take longer than the answer.
 #[test]
 fn short_windows_are_shown_only_in_memory_that_peers_map() {
-    for (maps, length, shown) in [(false, (128 << 10) - 1, false), (false, 128 << 10, true), (true, 1, true)] {
+    for (maps, length, shown) in [(false, (64 << 10) - 1, false), (false, 64 << 10, true), (true, 1, true)] {
         let (mut w, _, qb) = proven();
         w.net.borrow_mut().maps = maps;
         let n = &mut w.nodes[1];
@@ -429,7 +429,7 @@ fn a_long_request_waits_for_a_short_send() {
     for permitted in [false, true] {
         let (mut w, qa, qb) = proven();
         w.net.borrow_mut().single_copy = permitted;
-        let (body, from, short) = (w.rdma(1, 0), [w.sge(0, 0, 128 << 10)], [w.sge(0, 0, 8)]);
+        let (body, from, short) = (w.rdma(1, 0), [w.sge(0, 0, 64 << 10)], [w.sge(0, 0, 8)]);
         let into = [w.sge(1, 4096, 8)];
         for i in 0..3 {
             w.recv(1, qb, &into, 2).unwrap();

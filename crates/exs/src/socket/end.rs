@@ -3,6 +3,7 @@
 mod last;
 mod place;
 mod post;
+mod word;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use super::{Memory, Options};
 use crate::protocol::{
     Buffer, Connection, Done, HEADER, Kind, Op, Outcome, Output, Refused, Remote, Reset, Taken, Transferred,
 };
+use word::Words;
 
 /// Bits 56-63 of a wr_id: what was posted. Bits 0-31 are the slot, bits 32-39 the requests in front of it that have no
 /// completion of their own.
@@ -31,17 +33,15 @@ const WRITE: u64 = 4 << 56;
 const TAKE: u64 = 5 << 56;
 /// A key is given; it completes only with an error.
 const GIVE: u64 = 6 << 56;
-/// A WRITE whose SEND follows; it completes only with an error.
-const PART: u64 = 7 << 56;
 /// A SEND with small data that do not go with the request.
-const SMALL: u64 = 8 << 56;
+const SMALL: u64 = 7 << 56;
 const KINDS: u64 = 0xff << 56;
 
 /// The slot of a request that has none.
 const NO_SLOT: u64 = u32::MAX as u64;
-/// A transfer of a stream from this length on is a WRITE and a SEND: a device may execute a WRITE without an immediate
-/// value at once, which is one copy. A shorter one is a WRITE with immediate: one request.
-const LONG: u64 = 128 << 10;
+/// A direct transfer of a stream from this length on is a WRITE and a SEND: a device may execute a WRITE without an
+/// immediate value at once, which is one copy. A shorter one is a WRITE with immediate: one request.
+const LONG: u64 = 64 << 10;
 
 /// The number of an operation that was over with its call.
 const AT_ONCE: u64 = u64::MAX;
@@ -107,6 +107,8 @@ pub(super) struct End {
     pending: Pending<Operation>,
     /// The sends of small data that the device has not taken.
     smalls: VecDeque<Op>,
+    /// What the peer is to hear of WRITEs.
+    words: Words,
     peer_has_windows: bool,
     keys: Keys,
     leaving: VecDeque<Leaving>,
@@ -189,6 +191,7 @@ impl End {
             protocol: None,
             pending: Pending::new(),
             smalls: VecDeque::new(),
+            words: Words::default(),
             peer_has_windows: false,
             keys,
             leaving: VecDeque::new(),
@@ -331,6 +334,7 @@ impl End {
         // The peer's READs fail from here on. A queue pair that is in ERR already, or gone, cannot be read either.
         let _ = self.qp.set_state(rdma::QpState::Err);
         self.keys.drop_all();
+        self.words.clear();
         if let Some(protocol) = &mut self.protocol {
             protocol.reset(why);
         }
@@ -360,6 +364,7 @@ impl End {
             }
         }
         self.act();
+        self.tell_when_written();
     }
 
     fn completed(&mut self, wc: &Wc) -> Result<(), Reset> {
@@ -379,6 +384,9 @@ impl End {
         }
         match kind {
             READ | WRITE => {
+                if kind == WRITE {
+                    self.words.written();
+                }
                 if !good && protocol.dead().is_none() {
                     // Its operation ends with the others, and no transfer of it is under way.
                     self.reset(of_status(wc.status()));
@@ -459,7 +467,8 @@ impl End {
     /// Do what the protocol says, as far as the send queue has room.
     fn act(&mut self) {
         while let Some(protocol) = &mut self.protocol {
-            let full = self.posted + FEW > self.room || self.free_sends.is_empty();
+            let held = self.words.len();
+            let full = self.posted + held + FEW > self.room || self.free_sends.len() <= held;
             if full && protocol.dead().is_none() && (protocol.next_needs_wire() || !self.keys.is_unused()) {
                 return;
             }

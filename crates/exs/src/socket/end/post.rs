@@ -2,28 +2,40 @@
 
 use rdma::{Access, Data, Mr, SendFlags, SendOp, SendWr, Sge};
 
-use super::{End, GIVE, INLINE, NO_SLOT, PART, SEND, SILENT, SMALL, WRITE};
-use crate::protocol::{Buffer, HEADER, Message, Op, Remote, Write};
+use super::{End, GIVE, INLINE, NO_SLOT, SEND, SILENT, SMALL, WRITE};
+use crate::protocol::{Buffer, HEADER, Immediate, Message, Op, Remote, Reset, Write};
 
 impl End {
-    /// WRITE, and tell the peer.
+    /// WRITE, and tell the peer, at once or later ([`super::word`]).
     pub(super) fn write(&mut self, Write { from, to: Remote { addr, rkey }, imm, ends }: Write) -> rdma::Result<()> {
         let Some(sge) = self.sge(from) else { return Ok(()) };
-        if from.len < self.imm_below {
-            return self.post(WRITE | NO_SLOT, SendOp::WriteImm { addr, rkey, imm }, Data::Sges(&[sge]));
+        // One into the ring goes by packets, no faster than the peer takes it: a ring that is filled by single copies
+        // is never empty, and nothing is offered then.
+        if from.len < self.imm_below || !self.asks && !Immediate::parse(imm).direct {
+            // The peer hears of transfers in their order.
+            self.tell()?;
+            self.post(WRITE | NO_SLOT, SendOp::WriteImm { addr, rkey, imm }, Data::Sges(&[sge]))?;
+            self.words.wrote();
+            return Ok(());
         }
-        let op = SendOp::Write { addr, rkey };
-        let flags = SendFlags::empty();
-        self.qp.post_send(&SendWr { flags, ..SendWr::new(PART, op, Data::Sges(&[sge])) })?;
-        self.posted += 1;
-        self.silent += 1;
+        self.post(WRITE | NO_SLOT, SendOp::Write { addr, rkey }, Data::Sges(&[sge]))?;
+        self.words.wrote();
         // Bounded by MAX_LEN.
-        let (op, message) = (self.ending(ends.then_some(rkey)), Message::Data { imm, len: from.len as u32 });
-        self.send_header(WRITE, op, message, None)
+        let len = from.len as u32;
+        let due = self.words.hold(Message::Data { imm, len }, len, ends.then_some(rkey));
+        if (due || self.asks) && self.tell().is_err() {
+            // The WRITE is posted, and ends by its completion.
+            self.reset(Reset::Peer);
+        }
+        Ok(())
     }
 
     /// Send a message, with what it names.
     pub(super) fn send_message(&mut self, message: Message, buffer: Option<Buffer>) -> rdma::Result<()> {
+        // Those that are not of the other direction go behind what the peer is to hear of the transfers.
+        if !matches!(message, Message::Offer { .. } | Message::Room(_) | Message::Retract(_)) {
+            self.tell()?;
+        }
         let (mut message, mut data, mut before) = (message, None, 0);
         let small = matches!(message, Message::Small { .. });
         let kind = if small { SMALL } else { SEND };
