@@ -8,6 +8,11 @@
 //! at once. It looks at the rings as a program that polls would, for at most [`SPAN`] after the last one; then it
 //! sleeps as before. A watch that was in vain, or that had to share its processor with others, is not tried again for a
 //! while. So an idle process uses no processor time, and one with few requests at most a fiftieth of a processor.
+//!
+//! A watch that has served [`MANY_SERVED`] requests has saved as many wake-ups, which take longer than [`LONG_SPAN`].
+//! Therefore it looks for that long, and its end in vain is followed by no pause. Otherwise each interruption of the
+//! peer, or of this thread, that lasts longer than [`SPAN`] would let the requests of the whole pause need wake-ups. A
+//! virtual processor has hundreds of such interruptions in a second.
 
 use std::sync::atomic::Ordering;
 
@@ -18,6 +23,10 @@ use crate::{Nic, now};
 
 /// How long the NIC thread waits for the next request, in nanoseconds.
 const SPAN: Nanos = 30_000;
+/// The number of requests that a watch must serve to have paid for its end in vain, and how long it waits for the next
+/// request then, in nanoseconds.
+const MANY_SERVED: u64 = 16;
+const LONG_SPAN: Nanos = 100_000;
 /// How close together two requests must come, in nanoseconds. It is longer than a round trip with a wake-up in it, also
 /// of a chain of replicas on a processor that is not idle, or no watch would ever begin.
 const CLOSE: Nanos = 2 * SPAN;
@@ -50,25 +59,42 @@ pub(crate) struct IdleMonitor {
     last: Option<Nanos>,
     /// The time before which no watch begins.
     not_before: Nanos,
+    /// The requests that the watch has served in all its turns.
+    served: u64,
+    /// The time at which the watch ended only for a turn of the thread that checks everything else.
+    goes_on_at: Option<Nanos>,
 }
 
 impl IdleMonitor {
     /// Note that `served` requests were served ([`engine::Engine::served`]). True if a watch for more is to begin.
     pub fn begins(&mut self, now: Nanos, served: u64) -> bool {
+        // It goes on also if no request has come during the thread's turn: most turns are shorter than the time from
+        // one request to the next.
+        if self.goes_on_at.take().is_some_and(|at| now.saturating_sub(at) <= SPAN) {
+            self.last = Some(now);
+            self.served += served;
+            return true;
+        }
         if served == 0 {
             return false;
         }
         let before = self.last.replace(now);
         let close = before.is_some_and(|before| now.saturating_sub(before) <= CLOSE);
+        self.served = 0;
         now >= self.not_before && (close || served >= MANY)
+    }
+
+    /// How long the watch waits for the next request, in nanoseconds.
+    fn span(&self) -> Nanos {
+        if self.served >= MANY_SERVED { LONG_SPAN } else { SPAN }
     }
 
     fn ends(&mut self, how: End, now: Nanos) {
         match how {
+            End::Vain if self.served >= MANY_SERVED => {}
             End::Vain => self.not_before = now + PAUSE,
             End::Disturbs => self.not_before = now + LONG_PAUSE,
-            // The next turn of the thread finds what has just been served.
-            End::Turn => self.last = Some(now),
+            End::Turn => self.goes_on_at = Some(now),
             End::Relieved => {}
         }
     }
@@ -89,13 +115,13 @@ enum End {
 impl Nic {
     /// Watch, in polled mode, until the watch ends for a reason of [`End`]. `polls` is the program's count of polls.
     pub(crate) fn watch(&self, watch: &mut IdleMonitor, polls: u64) {
-        let how = self.look_out(polls);
+        let how = self.look_out(watch, polls);
         watch.ends(how, now());
     }
 
-    fn look_out(&self, polls: u64) -> End {
+    fn look_out(&self, watch: &mut IdleMonitor, polls: u64) -> End {
         let began = now();
-        let mut until = began + SPAN;
+        let mut until = began + watch.span();
         let (mut looks, mut vain, mut served) = (0u32, 0u32, false);
         let mut shared = 0u32;
         while self.alive.load(Ordering::Relaxed) {
@@ -125,7 +151,9 @@ impl Nic {
                     let before = core.engine.served();
                     let now = core.time();
                     core.progress(now);
-                    if core.engine.served() != before {
+                    let more = core.engine.served().wrapping_sub(before);
+                    if more != 0 {
+                        watch.served += more;
                         (vain, served) = (0, true);
                         continue;
                     }
@@ -137,7 +165,7 @@ impl Nic {
             if vain.is_multiple_of(ROUNDS_BEFORE_CLOCK) {
                 let now = now();
                 if vain == ROUNDS_BEFORE_CLOCK {
-                    until = now + SPAN;
+                    until = now + watch.span();
                 }
                 if now >= until {
                     return End::Vain;
@@ -185,6 +213,29 @@ mod tests {
         watch.begins(1_000_000, 1);
         assert!(watch.begins(1_010_000, 1));
         watch.ends(End::Turn, 2_010_000);
+        assert!(watch.begins(2_011_000, 0), "also if no request came meanwhile");
+        watch.ends(End::Vain, 2_041_000);
+        assert!(!watch.begins(2_042_000, 0) && !watch.begins(2_043_000, 1), "it ends once");
+        let mut watch = IdleMonitor::default();
+        watch.ends(End::Turn, 2_010_000);
+        assert!(!watch.begins(2_010_001 + SPAN, 0), "the program has moved its data meanwhile");
+    }
+
+    #[test]
+    fn a_watch_that_was_of_use_may_begin_again_at_once() {
+        let mut watch = IdleMonitor::default();
+        watch.begins(1_000_000, 1);
+        assert!(watch.begins(1_010_000, 1));
+        assert_eq!(watch.span(), SPAN);
+        watch.served += MANY_SERVED - 1;
+        watch.ends(End::Turn, 2_010_000);
         assert!(watch.begins(2_011_000, 1));
+        assert_eq!(watch.span(), LONG_SPAN, "the requests of all turns count, and of the thread's own turn");
+        watch.ends(End::Vain, 2_111_000);
+        assert!(!watch.begins(2_120_000, 0) && !watch.begins(2_200_000, 1), "not without a reason");
+        assert!(watch.begins(2_201_000, 1), "but without a pause");
+        assert_eq!(watch.span(), SPAN, "its own requests count");
+        watch.ends(End::Vain, 2_250_000);
+        assert!(!watch.begins(2_251_000, MANY_SERVED));
     }
 }
