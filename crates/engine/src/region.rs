@@ -114,8 +114,9 @@ pub(crate) enum LocalFault {
     Protection,
 }
 
-/// How many regions are remembered.
-const RECENT: usize = 8;
+/// How many regions are remembered. Keys are random: with a place for each of the dozen regions of a chain of replicas,
+/// most of them would share one with another region.
+const RECENT: usize = 64;
 
 /// Where a region is remembered: by the random part of its key.
 #[inline(always)]

@@ -282,9 +282,9 @@ impl Completions {
     fn make_room(&mut self, id: CqId) -> bool {
         let Some(cq) = self.cqs.get_mut(id) else { return true };
         // The ring grows with the most completions that ever waited at one time. Without memory for one more, the queue
-        // is as good as full.
-        let stuck = cq.ring.try_reserve(1).is_err();
-        if cq.ring.len() < cq.capacity as usize && !stuck {
+        // is as good as full. A queue for counts is always full.
+        let is_full = cq.ring.len() >= cq.capacity as usize;
+        if !is_full && cq.ring.try_reserve(1).is_ok() {
             return true;
         }
         if cq.opts.ignore_overrun {

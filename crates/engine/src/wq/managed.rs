@@ -295,24 +295,28 @@ impl ManagedRecv {
 
     /// The receive in a place: `wr_id` and list. The list leads nowhere if the entry breaks a rule.
     pub fn read(&mut self, number: u64) -> (u64, SmallVec<[Sge; 2]>) {
-        let mut words = Words::new();
-        self.broken = self.entries.check(number, |chunk| words.extend_from_slice(chunk));
-        let word = |at: usize| words.get(at).copied().unwrap_or_default();
-        let broken = self.broken.is_some();
-        let count = if broken { 1 } else { (word(0) >> 16) as u16 as usize };
-        let fits = !broken && LIST + 2 * count <= words.len();
         let mut sges = std::mem::take(&mut self.spare);
-        if fits {
-            let list = words.get(LIST..LIST + 2 * count).unwrap_or_default().as_chunks::<2>().0;
-            sges.extend(list.iter().map(|&[addr, second]| Sge {
-                addr,
-                length: second as u32,
-                lkey: LKey((second >> 32) as u32),
-            }));
-        } else {
+        let (mut head, mut count) = (None, 0);
+        // The list is made from each piece of the copy as it comes: it may have many entries, of which a second copy
+        // would cost more than the first.
+        self.broken = self.entries.check(number, |chunk| {
+            let list = match head {
+                None => {
+                    (head, count) = (Some(chunk[1]), (chunk[0] >> 16) as u16 as usize);
+                    &chunk[LIST..]
+                }
+                Some(_) => chunk,
+            };
+            let sge =
+                |&[addr, second]: &[u64; 2]| Sge { addr, length: second as u32, lkey: LKey((second >> 32) as u32) };
+            let left = count - sges.len();
+            sges.extend(list.as_chunks::<2>().0.iter().take(left).map(sge));
+        });
+        if self.broken.is_some() || sges.len() < count {
+            sges.clear();
             sges.push(Sge { addr: 0, length: u32::MAX, lkey: LKey(0) });
         }
-        (word(1), sges)
+        (head.unwrap_or_default(), sges)
     }
 
     /// Takes the list of a receive back that is completed: the next one needs no memory then.
