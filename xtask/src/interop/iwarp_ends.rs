@@ -193,6 +193,25 @@ fn signal(process: &Running, signal: Signal) {
     }
 }
 
+/// Stops a process. Each of its threads stops by itself, some time after the signal was sent: until then it answers.
+fn stop(process: &Running) -> Result<(), String> {
+    signal(process, Signal::STOP);
+    let begun = Instant::now();
+    let is_stopped = |task: std::fs::DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        // proc_pid_stat(5): the state is behind the name, which is in parentheses.
+        stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with(['T', 't']))
+    };
+    let folder = format!("/proc/{}/task", process.id());
+    while !std::fs::read_dir(&folder).map_err(|e| e.to_string())?.flatten().all(is_stopped) {
+        if begun.elapsed() > LIMIT {
+            return Err("the process does not stop".to_owned());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
 /// Waits for the end of a program that ends by itself.
 fn ended(mut process: Running) -> Result<Finished, String> {
     process.wait(Instant::now() + LIMIT).map_err(|e| e.to_string())?;
@@ -240,21 +259,21 @@ fn one(net: &Net, sandbox: &Sandbox, program: &str, row: &Row) -> Result<(), Str
             check(&ended(server)?, row.client)
         }
         Act::StopReadKill => {
-            signal(&server, Signal::STOP);
+            stop(&server)?;
             signal(&client, Signal::USR2);
             wait_for_line(&mut client, &log("client"), "posted")?;
             signal(&server, Signal::KILL);
             check(&ended(client)?, row.client)
         }
         Act::StopUntilEnd => {
-            signal(&server, Signal::STOP);
+            stop(&server)?;
             let done = ended(client);
             signal(&server, Signal::CONT);
             check(&done?, row.client)?;
             check(&ended(server)?, PLAIN)
         }
         Act::StopAndGoOn => {
-            signal(&server, Signal::STOP);
+            stop(&server)?;
             std::thread::sleep(Duration::from_secs(1));
             signal(&server, Signal::CONT);
             signal(&client, Signal::USR2);
