@@ -139,8 +139,8 @@ const MUSTS: &[Must] = &[
     aim("pgbench -S", Row::Rate(PGBENCH), Moved, OverTcp(1.2)),
 ];
 
-/// The median of a way's figures over those of TCP in the same turns. What has the library at one side is too near to
-/// TCP for that: its mean is compared with the mean of both TCPs, which has half of the noise.
+/// A way's speed over TCP's: the median of the ratios of all turns. A row of one side has the ratio of the means
+/// instead, over both measurements of TCP: a difference of few percent is smaller than the noise of single ratios.
 fn over_tcp(figures: &Figures, row: Row, way: Way) -> Option<f64> {
     if let Row::Side(_) | Row::SideUsed(_) = row {
         let all = |ways: &[Way]| -> Option<f64> {

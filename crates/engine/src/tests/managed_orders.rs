@@ -63,20 +63,25 @@ fn hold(b: &mut Bench, hold: Hold) {
     }
 }
 
+/// Two messages are under way, and not taken.
+fn two_under_way() -> Bench {
+    let mut b = Bench::new(8, None, None);
+    for _ in 0..2 {
+        let into = b.w.sge(0, 0x5000, 8);
+        b.w.recv(0, b.qp, &[into], 0).unwrap();
+        let from = b.w.sge(1, 0x9000, 8);
+        b.w.post(1, b.peer, Opcode::Send, SendBody::Plain, &[from], 5).unwrap();
+    }
+    b
+}
+
 #[test]
 fn a_waiter_and_its_count_meet_in_every_order() {
     let mut tried = 0;
     let all = [Hold::Wait, Hold::Behind, Hold::Take, Hold::Take, Hold::Run, Hold::Run];
     orders(&mut all.to_vec(), &mut Vec::new(), &mut |order| {
         tried += 1;
-        let mut b = Bench::new(8, None, None);
-        for _ in 0..2 {
-            let into = b.w.sge(0, 0x5000, 8);
-            b.w.recv(0, b.qp, &[into], 0).unwrap();
-            // The message is under way, and not taken.
-            let from = b.w.sge(1, 0x9000, 8);
-            b.w.post(1, b.peer, Opcode::Send, SendBody::Plain, &[from], 5).unwrap();
-        }
+        let mut b = two_under_way();
         let mut taken = 0;
         for step in order {
             hold(&mut b, *step);
@@ -96,13 +101,7 @@ fn a_waiter_and_its_count_meet_in_every_order() {
 fn loom_a_waiter_is_registered_while_its_count_rises() {
     use loom::sync::{Arc, Mutex};
     loom::model(|| {
-        let mut b = Bench::new(8, None, None);
-        for _ in 0..2 {
-            let into = b.w.sge(0, 0x5000, 8);
-            b.w.recv(0, b.qp, &[into], 0).unwrap();
-            let from = b.w.sge(1, 0x9000, 8);
-            b.w.post(1, b.peer, Opcode::Send, SendBody::Plain, &[from], 5).unwrap();
-        }
+        let b = two_under_way();
         let adapter = Arc::new(Mutex::new(b));
         let holds = |adapter: Arc<Mutex<Bench>>, all: [Hold; 2]| {
             for step in all {
