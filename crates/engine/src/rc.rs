@@ -2,12 +2,13 @@
 //!
 //! The requesting side: [`requester`] sends requests, [`packets`] makes their packets, [`acknowledge`] takes responses
 //! and sends again what was lost, [`seek`] looks for a peer that cannot be reached. The responding side: [`responder`]
-//! executes requests, [`respond`] answers them, in order. Messages of one packet take [`fast`] instead where nothing
+//! executes requests, [`refused`] has the ways in which it refuses them, [`respond`] answers, in order. Messages of one packet take [`fast`] instead where nothing
 //! stands in their way.
 
 pub(crate) mod acknowledge;
 pub(crate) mod fast;
 mod packets;
+pub(crate) mod refused;
 pub(crate) mod requester;
 pub(crate) mod respond;
 pub(crate) mod responder;

@@ -11,7 +11,7 @@ use crate::Engine;
 use crate::copies::Source;
 use crate::modify::timeout_nanos;
 use crate::qp::Qp;
-use crate::rc::responder::{NAK, NAK_SINGLE_COPY, NAK_SOURCE_FAULT};
+use crate::rc::refused::{NAK, NAK_SINGLE_COPY, NAK_SOURCE_FAULT};
 
 /// When queue pairs' timers may be due; index and generation of each.
 pub(crate) type Timers = BinaryHeap<Reverse<(Nanos, u32, u32)>>;

@@ -523,6 +523,11 @@ impl<W: Wire> SameHost for Tapped<W> {
     }
 
     #[inline]
+    fn delivers_here(&self) -> bool {
+        !self.tapped() && self.wire.delivers_here()
+    }
+
+    #[inline]
     fn may_follow(&self, link: LinkId, mark: u64, queues: bool) -> bool {
         self.wire.may_follow(link, mark, queues)
     }

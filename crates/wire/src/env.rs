@@ -195,6 +195,10 @@ pub trait SameHost {
     fn one_sided_here(&mut self, _op: OneSidedOp, _local: &[Span], _remote: Span) -> Option<u64> {
         None
     }
+    /// True if a message of this process to itself may come to its receive without a packet.
+    fn delivers_here(&self) -> bool {
+        false
+    }
     /// True if the peer has taken all that was sent on this link up to this mark, so that a request of an unreliable
     /// connection may be executed behind it ([`PacketWire::taken`]). It may be false where [`SameHost::one_sided`]
     /// would refuse the request anyway. `queues`: as in [`OneSided::queues`].

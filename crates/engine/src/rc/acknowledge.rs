@@ -8,7 +8,7 @@ use crate::Engine;
 use crate::copies::Source;
 use crate::modify::{rnr_nanos, timeout_nanos};
 use crate::qp::Qp;
-use crate::rc::responder;
+use crate::rc::refused;
 use crate::wq::inflight::Carrier;
 
 /// How long timeouts are not counted as retries because a living peer has not taken our packets, or this process has
@@ -97,15 +97,15 @@ impl<P: Env> Engine<P> {
         self.acked(qp, packet.psn.plus(0xff_ffff));
         let Some(at) = self.entry_with(qp, packet.psn) else { return };
         let status = match packet.syndrome & 31 {
-            responder::NAK_SINGLE_COPY if qp.same_host.refused.is_none_or(|last| packet.psn.since(last) > 0) => {
+            refused::NAK_SINGLE_COPY if qp.same_host.refused.is_none_or(|last| packet.psn.since(last) > 0) => {
                 // The segments go through the window. No packet was lost, so it is no retry.
                 (qp.same_host.no_single_copy, qp.same_host.refused) = (true, Some(packet.psn));
                 self.rewind(qp, packet.psn);
                 return;
             }
             // A reference is refused once. As any other repetition, this one is a retry (IBTA vol. 1, 9.7.5.1.2).
-            code @ (responder::NAK_SINGLE_COPY | responder::NAK_SEQUENCE) => {
-                qp.counts.counters.seq_naks_in += u64::from(code == responder::NAK_SEQUENCE);
+            code @ (refused::NAK_SINGLE_COPY | refused::NAK_SEQUENCE) => {
+                qp.counts.counters.seq_naks_in += u64::from(code == refused::NAK_SEQUENCE);
                 if qp.rc.retries == 0 {
                     WcStatus::RetryExcErr
                 } else {
@@ -114,9 +114,9 @@ impl<P: Env> Engine<P> {
                     return;
                 }
             }
-            responder::NAK_INVALID_REQUEST => WcStatus::RemInvReqErr,
-            responder::NAK_REMOTE_ACCESS => WcStatus::RemAccessErr,
-            responder::NAK_SOURCE_FAULT => WcStatus::LocProtErr,
+            refused::NAK_INVALID_REQUEST => WcStatus::RemInvReqErr,
+            refused::NAK_REMOTE_ACCESS => WcStatus::RemAccessErr,
+            refused::NAK_SOURCE_FAULT => WcStatus::LocProtErr,
             _ => WcStatus::RemOpErr,
         };
         self.fail_entry(qp, at, status);

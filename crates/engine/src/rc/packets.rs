@@ -26,7 +26,7 @@ const SINGLE: u8 = flag::FIRST | flag::LAST | flag::ACK_REQ;
 
 impl<P: Env> Engine<P> {
     /// The fields that all packets of an entry have in common, as a SEND.
-    pub(super) fn first_of(&self, qp: &Qp, at: usize) -> Packet {
+    pub(crate) fn first_of(&self, qp: &Qp, at: usize) -> Packet {
         let e = &qp.inflight[at];
         let mut packet = Packet::new(PacketOp::Send, verbs::Qpn::new(qp.attr.dest_qp_num), qp.qpn, e.first_psn);
         packet.dma_len = e.len - e.executed;

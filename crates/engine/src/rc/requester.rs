@@ -140,6 +140,7 @@ impl<P: Env> Engine<P> {
                 let e = &mut qp.inflight[at];
                 (e.psns, e.one_sided) = (0, true);
             }
+            Ok(()) if qp.cross_channel && self.deliver_here(qp, at, now) => {}
             Ok(()) => Self::number(qp, at),
             Err(status) => {
                 let e = &mut qp.inflight[at];

@@ -5,8 +5,8 @@ use wire::{Env, Nanos, PIECE, Packet, PacketOp, Payload, SendError, packet_flags
 
 use crate::Engine;
 use crate::qp::Qp;
+use crate::rc::refused::{ACK, NAK, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, Refused, refused_copy};
 use crate::rc::requester::NoRoom;
-use crate::rc::responder::{ACK, NAK, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, Refused, refused_copy};
 use crate::rc::state::{Into, Response};
 use crate::run::BURST;
 

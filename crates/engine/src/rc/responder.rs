@@ -3,70 +3,20 @@
 //! Whatever a packet says is from outside: each value is checked where it is used, against our own state.
 
 use verbs::{Access, EventKind, EventSource, Psn, QpState, QpType, RKey, WcOpcode, WcStatus, limits};
-use wire::{AtomicOp, Env, Nanos, PIECE, Packet, PacketOp, SingleCopyError, packet_flags as flag};
+use wire::{AtomicOp, Env, Nanos, PIECE, Packet, PacketOp, packet_flags as flag};
 
 use crate::Engine;
 use crate::copies::Source;
 use crate::qp::Qp;
+use crate::rc::refused::{
+    INVALID, NAK, NAK_INVALID_REQUEST, NAK_REMOTE_ACCESS, NAK_REMOTE_OPERATIONAL, NAK_SEQUENCE, NAK_SINGLE_COPY,
+    RNR_NAK, Refused, refusal_rule, refused_copy,
+};
 use crate::rc::state::{Into, Response, WriteProgress};
 use crate::region::{LocalFault, NULL_ADDR, RemoteFault};
 
-/// NAK codes (IBTA vol. 1, table 46).
-pub(crate) const NAK_SEQUENCE: u8 = 0;
-pub(crate) const NAK_INVALID_REQUEST: u8 = 1;
-pub(crate) const NAK_REMOTE_ACCESS: u8 = 2;
-pub(crate) const NAK_REMOTE_OPERATIONAL: u8 = 3;
-/// Window wire only: the initiator's own memory of a request by reference was not there.
-pub(crate) const NAK_SOURCE_FAULT: u8 = 30;
-/// Window wire only: this process may not reach the initiator's memory; the initiator shall send the data themselves.
-pub(crate) const NAK_SINGLE_COPY: u8 = 31;
-
-/// Syndrome: 0b011 in the upper three bits marks a NAK, 0b001 an RNR NAK (table 45).
-pub(crate) const NAK: u8 = 3 << 5;
-const RNR_NAK: u8 = 1 << 5;
-/// Positive acknowledgement without credits (0b000, 31: invalid credit count).
-pub(crate) const ACK: u8 = 31;
-
-/// The rule that a refused request shows broken, by the peer or by our receives.
-const fn refusal_rule(code: u8) -> &'static str {
-    match code {
-        NAK_INVALID_REQUEST => {
-            "responder: the request is invalid: too long for the receive, wrong sequence of packets, misaligned \
-             atomic, more reads than max_dest_rd_atomic, not permitted by the queue pair's qp_access_flags"
-        }
-        _ => "responder: the receive cannot take the data: bad scatter/gather entry",
-    }
-}
-
-/// Why a request cannot be done.
-pub(crate) enum Refused {
-    /// No receive is posted.
-    NotReady,
-    /// The request names memory that it may not reach: a remote access error (9.7.5.2.8).
-    Access(RemoteFault),
-    /// The request is at fault: NAK code, the status of the receive that it was going into, and the event for our side.
-    Nak(u8, WcStatus, EventKind),
-    /// A receive has the fault: NAK, the receive's status; no event (class A: locally detected).
-    Local(u8, WcStatus),
-    /// The key that a SEND names cannot be invalidated: the receive's status; the requester is not answered (class J).
-    Unanswered(WcStatus),
-    /// The initiator's side has the fault; this side's state stays as it is.
-    Source(u8),
-}
-
-/// The refusal of a request by reference after a failed copy.
-pub(crate) fn refused_copy(error: SingleCopyError) -> Refused {
-    match error {
-        SingleCopyError::Local => Refused::Local(NAK_REMOTE_OPERATIONAL, WcStatus::LocProtErr),
-        SingleCopyError::Remote | SingleCopyError::Void => Refused::Source(NAK_SOURCE_FAULT),
-        SingleCopyError::Denied => Refused::Source(NAK_SINGLE_COPY),
-    }
-}
-
 /// Responses that may be owed. Requests of a peer that does not take them are not heard any further.
 const MOST_OWED: usize = 1024;
-
-pub(crate) const INVALID: Refused = Refused::Nak(NAK_INVALID_REQUEST, WcStatus::RemInvReqErr, EventKind::QpReqErr);
 
 /// 9.9.3: an operation for which the queue pair is not set up (`qp_access_flags` of `ibv_modify_qp(3)`) is an
 /// unsupported OpCode. As such it is an invalid request, whatever the region permits, and also where there are no bytes
@@ -128,7 +78,7 @@ impl<P: Env> Engine<P> {
     }
 
     /// 11.6.3.1: notes the first packet in RTR.
-    fn established(&mut self, qp: &mut Qp) {
+    pub(crate) fn established(&mut self, qp: &mut Qp) {
         if qp.state == QpState::Rtr && !qp.rc.comm_est {
             qp.rc.comm_est = true;
             self.done.async_event(qp.ctx, EventKind::CommEst, EventSource::Qp(qp.id), qp.user);
@@ -149,7 +99,7 @@ impl<P: Env> Engine<P> {
         }
     }
 
-    fn refuse(&mut self, qp: &mut Qp, packet: &Packet, refused: Refused, now: Nanos) {
+    pub(crate) fn refuse(&mut self, qp: &mut Qp, packet: &Packet, refused: Refused, now: Nanos) {
         let (psn, msn) = (packet.psn, qp.rc.msn);
         let nak = |code: u8| Response::Nak { psn, syndrome: NAK | code, msn };
         match refused {
@@ -289,7 +239,13 @@ impl<P: Env> Engine<P> {
 
     // ---- SEND ----
 
-    fn execute_send(&mut self, qp: &mut Qp, packet: &Packet, rx: Source<P::Rx>, now: Nanos) -> Result<(), Refused> {
+    pub(crate) fn execute_send(
+        &mut self,
+        qp: &mut Qp,
+        packet: &Packet,
+        rx: Source<P::Rx>,
+        now: Nanos,
+    ) -> Result<(), Refused> {
         if packet.has(flag::FIRST) {
             qp.recv = Some(self.take_recv(qp, packet)?);
             qp.unreliable.fed_at = Some(now);

@@ -10,7 +10,7 @@ use wire::{Env, LinkId, Nanos};
 use crate::Engine;
 use crate::modify::timeout_nanos;
 use crate::qp::Qp;
-use crate::rc::responder::{NAK, NAK_SEQUENCE};
+use crate::rc::refused::{NAK, NAK_SEQUENCE};
 use crate::rc::state::Response;
 
 /// Pauses between looks, in nanoseconds: the first, doubled each time up to the last.

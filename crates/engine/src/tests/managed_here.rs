@@ -1,6 +1,9 @@
-//! What queues with tasks execute without a packet and without a list: NOPs, WAITs, and RDMA to their own process.
+//! What queues with tasks execute without a packet and without a list: NOPs, WAITs, and RDMA and messages to their own
+//! process.
 
-use verbs::{Access, Count, Opcode, QpInit, QpState, QpType, SendBody, SendData, SendFlags, SendWr, WcStatus};
+use verbs::{
+    Access, Completion, Count, Opcode, QpInit, QpState, QpType, SendBody, SendData, SendFlags, SendWr, WcStatus,
+};
 
 use super::managed::Bench;
 use super::mock::{World, cap};
@@ -48,6 +51,11 @@ fn nops_pass_and_completions_do_not() {
 
 /// Two queue pairs of node 0 that are connected to each other; the first one's sends are managed.
 fn within_one_process() -> Bench {
+    with_receives(QueueRules::default(), None)
+}
+
+/// As [`within_one_process`], with rules for the sends, and for the receives of the second queue pair.
+fn with_receives(rules: QueueRules, receives: Option<QueueRules>) -> Bench {
     let mut b = Bench::new(8, Some(QueueRules::default()), None);
     b.w.net.borrow_mut().one_sided = true;
     let n = &mut b.w.nodes[0];
@@ -63,9 +71,17 @@ fn within_one_process() -> Bench {
         sq_sig_all: false,
     };
     let sends = super::managed::Array::new(cap().max_send_wr, cap().max_send_sge);
-    let managed = Managed { send: Some((sends.clone(), QueueRules::default())), recv: None };
+    let managed = Managed { send: Some((sends.clone(), rules)), recv: None };
     let (first, created) = n.engine.create_managed_qp(n.ctx, &init, 1, &managed).unwrap();
-    let (second, number) = b.w.qp_of(0, &init);
+    let (second, number) = match receives {
+        None => b.w.qp_of(0, &init),
+        Some(rules) => {
+            let array = super::managed::Array::new(cap().max_recv_wr, cap().max_recv_sge);
+            let managed = Managed { send: None, recv: Some((array, rules)) };
+            let (id, created) = n.engine.create_managed_qp(n.ctx, &init, 2, &managed).unwrap();
+            (id, created.qpn)
+        }
+    };
     b.w.connect(0, first, World::attr(number, 0, 0));
     b.w.connect(0, second, World::attr(created.qpn, 0, 0));
     (b.qp, b.peer, b.sends) = (first, second, sends);
@@ -138,4 +154,139 @@ fn nothing_is_executed_behind_an_overrun() {
     let qp = b.w.nodes[0].engine.qps.get(b.qp).unwrap();
     assert_eq!((qp.state, qp.sq.fetched), (QpState::Err, 9), "one circle, and what made room for the next");
     assert_eq!(b.w.net.borrow().executed, 8);
+}
+
+/// Posts a message of so many bytes, and lets the queue execute it.
+fn send(b: &mut Bench, from: u64, len: u32, wr_id: u64) {
+    let sge = [b.w.sge(0, from, len)];
+    b.w.post(0, b.qp, Opcode::Send, SendBody::Plain, &sge, wr_id).unwrap();
+    let now = b.w.now;
+    b.w.nodes[0].engine.enable(b.qp, Side::Send, ALL).unwrap();
+    b.w.nodes[0].engine.run(now);
+}
+
+/// What completed: wr_id, status, bytes, immediate value.
+fn completions(b: &mut Bench) -> Vec<(u64, WcStatus, u32, u32)> {
+    let mut all = Vec::new();
+    let found = |_, wc: &Completion| all.push((wc.wr_id, wc.status, wc.byte_len, wc.imm_or_rkey));
+    b.w.nodes[0].engine.poll(b.cq, 1024, found);
+    all
+}
+
+#[test]
+fn a_message_to_the_own_process_needs_no_packet() {
+    let mut b = within_one_process();
+    for n in 0..3u8 {
+        b.w.write(0, 0, &[n + 1; 8]);
+        let into = [b.w.sge(0, 0x300, 8)];
+        b.w.recv(0, b.peer, &into, 100).unwrap();
+        send(&mut b, 0, 8, 1);
+        let under_way = b.w.net.borrow().queues.values().any(|queue| !queue.is_empty());
+        // The first one is answered by a packet: before that, the sides are not known to be connected.
+        assert_eq!(under_way, n == 0, "message {n}");
+        b.w.settle();
+        let ids: Vec<_> = completions(&mut b).iter().map(|wc| (wc.0, wc.1)).collect();
+        assert_eq!(ids, [(100, WcStatus::Success), (1, WcStatus::Success)], "the receive is first");
+        assert_eq!(b.w.read(0, 0x300, 8), [n + 1; 8]);
+    }
+}
+
+/// Random messages, also to receives that are too short, not there yet, or not in any region: completions and memory
+/// are as if packets had been sent.
+#[test]
+fn a_message_to_the_own_process_ends_as_its_packet_would() {
+    let mut kinds = std::collections::BTreeSet::new();
+    for seed in 1..300u64 {
+        let outcome = |here: bool| {
+            let mut b = within_one_process();
+            b.w.net.borrow_mut().one_sided = here;
+            let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let mut random = |n: u64| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state % n
+            };
+            let bytes: Vec<u8> = (0..0x800u32).map(|i| (i * 7 + i / 251) as u8).collect();
+            b.w.write(0, 0, &bytes);
+            let mut all = Vec::new();
+            for step in 0..20 {
+                let (len, room, place) = (random(40) as u32, random(12), random(0x100) * 8);
+                let mut list = vec![b.w.sge(0, 0x1000 + place, 40)];
+                match room {
+                    0 => list[0].length = 20,
+                    1 => list[0].addr = 1 << 40,
+                    2..6 => list = vec![b.w.sge(0, 0x1000 + place, 3), b.w.sge(0, 0x2000 + place, 40)],
+                    _ => {}
+                }
+                // Now and then the receive comes behind its message.
+                let late = random(6) == 0;
+                if !late && b.w.recv(0, b.peer, &list, 100 + step).is_err() {
+                    break;
+                }
+                let sge = [b.w.sge(0, random(0x700), len)];
+                if b.w.post(0, b.qp, Opcode::Send, SendBody::Plain, &sge, step).is_err() {
+                    break;
+                }
+                b.enable(Side::Send, ALL).unwrap();
+                if late {
+                    b.w.recv(0, b.peer, &list, 100 + step).unwrap();
+                }
+                b.w.run_for(1_000_000_000);
+                all.extend(completions(&mut b));
+                if all.iter().any(|wc| wc.1 != WcStatus::Success) {
+                    break;
+                }
+            }
+            let state = |id| b.w.nodes[0].engine.qps.get(id).unwrap().state;
+            (all, state(b.qp), state(b.peer), b.w.read(0, 0, 0x4000))
+        };
+        let (with, without) = (outcome(true), outcome(false));
+        assert_eq!((&with.0, with.1, with.2), (&without.0, without.1, without.2), "seed {seed}");
+        assert!(with.3 == without.3, "seed {seed}: memory");
+        kinds.extend(with.0.iter().map(|wc| wc.1 as u32));
+    }
+    let expected =
+        [WcStatus::Success, WcStatus::LocLenErr, WcStatus::LocProtErr, WcStatus::RemInvReqErr, WcStatus::RemOpErr];
+    assert!(expected.iter().all(|status| kinds.contains(&(*status as u32))), "{kinds:?}");
+}
+
+/// Messages of a process to itself that never end leave the lock, and the processor, to others.
+#[test]
+fn messages_to_the_own_process_have_a_budget() {
+    let rules = QueueRules { cyclic: true, ..QueueRules::default() };
+    let mut b = with_receives(rules, Some(rules));
+    let (sends, receives) = (cap().max_send_wr, cap().max_recv_wr);
+    for id in 0..u64::from(receives) {
+        let into = [b.w.sge(0, 0x300, 8)];
+        b.w.recv(0, b.peer, &into, id).unwrap();
+    }
+    for id in 0..u64::from(sends) {
+        let wr = SendWr {
+            wr_id: id,
+            opcode: Opcode::Send,
+            flags: SendFlags::empty(),
+            imm_or_rkey: 0,
+            remote_srqn: 0,
+            body: &SendBody::Plain,
+            data: SendData::Sges(&[b.w.sge(0, 0, 8)]),
+        };
+        b.w.post_wr(0, b.qp, &wr).unwrap();
+    }
+    let engine = &mut b.w.nodes[0].engine;
+    engine.enable(b.peer, Side::Recv, Count::Absolute(1 << 50)).unwrap();
+    // The answer to the first message shows that both sides are connected.
+    b.enable(Side::Send, Count::Absolute(1)).unwrap();
+    let engine = &mut b.w.nodes[0].engine;
+    engine.enable(b.qp, Side::Send, Count::Absolute(1 << 50)).unwrap();
+    for _ in 0..20 {
+        let before = engine.queue_state(b.qp, Side::Send).unwrap().begun;
+        engine.next_hold();
+        engine.run(b.w.now);
+        let ran = engine.queue_state(b.qp, Side::Send).unwrap().begun - before;
+        assert!((64..=456).contains(&ran), "{ran}: as much work as 4096 tasks at most");
+        assert!(b.w.net.borrow().queues.values().all(|queue| queue.is_empty()), "no packet");
+        b.w.now = engine.next_deadline().unwrap();
+        engine.expire(b.w.now);
+    }
 }

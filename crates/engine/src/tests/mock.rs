@@ -409,6 +409,10 @@ impl SameHost for Mock {
         Some(before)
     }
 
+    fn delivers_here(&self) -> bool {
+        self.net.borrow().one_sided
+    }
+
     fn may_follow(&self, link: LinkId, mark: u64, _: bool) -> bool {
         self.taken(link, mark)
     }

@@ -512,7 +512,7 @@ fn refusals_of_references_come_to_an_end() {
         psn
     });
     let mut refusal = wire::Packet::new(wire::PacketOp::Ack, ours, theirs, psn.unwrap());
-    refusal.syndrome = crate::rc::responder::NAK | crate::rc::responder::NAK_SINGLE_COPY;
+    refusal.syndrome = crate::rc::refused::NAK | crate::rc::refused::NAK_SINGLE_COPY;
     let mut ended = Vec::new();
     for _ in 0..20 {
         w.drop_packets(0, 1, 0, 99);

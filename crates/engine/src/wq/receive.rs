@@ -5,7 +5,7 @@ use wire::{Env, Head, Nanos, Packet, packet_flags as flag};
 
 use crate::Engine;
 use crate::qp::Qp;
-use crate::rc::responder::{INVALID, Refused};
+use crate::rc::refused::{INVALID, Refused};
 use crate::wq::cq::{Cqe, Frees};
 use crate::wq::rq::RecvProgress;
 

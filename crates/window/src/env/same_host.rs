@@ -87,6 +87,11 @@ impl SameHost for WindowEnv {
     }
 
     #[inline]
+    fn delivers_here(&self) -> bool {
+        true
+    }
+
+    #[inline]
     fn may_follow(&self, link: LinkId, mark: u64, queues: bool) -> bool {
         // Of a stream the peer does its part. Asking what it has taken would fetch a cache line that it writes to all
         // the time.

@@ -10,7 +10,7 @@ use super::{Fast, Poller, cold, may};
 use crate::Engine;
 use crate::modify::timeout_nanos;
 use crate::qp::Qp;
-use crate::rc::responder::ACK;
+use crate::rc::refused::ACK;
 use crate::rc::state::Response;
 use crate::run::arm;
 use crate::wq::complete::sent;
