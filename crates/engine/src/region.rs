@@ -321,13 +321,10 @@ impl Regions {
                 offset -= sge.length;
                 continue;
             }
-            let mut span = self.local(pd, sge, write)?;
+            let Span { addr, guarded, .. } = self.local_here(pd, sge, write)?;
+            let addr = if addr == NULL_ADDR { addr } else { addr + u64::from(offset) };
             let take = (sge.length - offset).min(len);
-            if span.addr != NULL_ADDR {
-                span.addr += u64::from(offset);
-            }
-            span.len = take;
-            out.push(span);
+            out.push(Span { addr, len: take, guarded });
             len -= take;
             offset = 0;
         }

@@ -288,7 +288,11 @@ impl Completions {
             return true;
         }
         if cq.opts.ignore_overrun {
-            self.overwritten.extend(cq.ring.pop_front());
+            // That of a managed queue frees no place: it is dropped where it lies.
+            match cq.ring.front() {
+                Some(oldest) if oldest.frees == Frees::Nothing => cq.ring.drop_first(),
+                _ => self.overwritten.extend(cq.ring.pop_front()),
+            }
             return true;
         }
         if !cq.overrun {

@@ -263,7 +263,7 @@ pub(crate) struct ManagedRecv {
     pub enabled: u64,
     /// Receives that were taken.
     pub taken: u64,
-    /// An empty list for the next receive.
+    /// The list of an earlier receive, for the next one.
     spare: SmallVec<[Sge; 2]>,
     /// The rule that the receive taken last breaks.
     pub broken: Option<&'static str>,
@@ -296,23 +296,27 @@ impl ManagedRecv {
     /// The receive in a place: `wr_id` and list. The list leads nowhere if the entry breaks a rule.
     pub fn read(&mut self, number: u64) -> (u64, SmallVec<[Sge; 2]>) {
         let mut sges = std::mem::take(&mut self.spare);
-        let (mut head, mut count) = (None, 0);
+        let most = (self.entries.stride - LIST) / 2;
+        let (mut head, mut count, mut filled) = (None, 0, 0);
         // The list is made from each piece of the copy as it comes: it may have many entries, of which a second copy
         // would cost more than the first.
         self.broken = self.entries.check(number, |chunk| {
             let list = match head {
                 None => {
                     (head, count) = (Some(chunk[1]), (chunk[0] >> 16) as u16 as usize);
+                    // The list of the receive before is overwritten: mostly it is as long.
+                    sges.resize(count.min(most), Sge::default());
                     &chunk[LIST..]
                 }
                 Some(_) => chunk,
             };
-            let sge =
-                |&[addr, second]: &[u64; 2]| Sge { addr, length: second as u32, lkey: LKey((second >> 32) as u32) };
-            let left = count - sges.len();
-            sges.extend(list.as_chunks::<2>().0.iter().take(left).map(sge));
+            let places = sges.iter_mut().skip(filled);
+            for (place, &[addr, second]) in places.zip(list.as_chunks::<2>().0) {
+                *place = Sge { addr, length: second as u32, lkey: LKey((second >> 32) as u32) };
+            }
+            filled += list.len() / 2;
         });
-        if self.broken.is_some() || sges.len() < count {
+        if self.broken.is_some() || count > most {
             sges.clear();
             sges.push(Sge { addr: 0, length: u32::MAX, lkey: LKey(0) });
         }
@@ -320,8 +324,7 @@ impl ManagedRecv {
     }
 
     /// Takes the list of a receive back that is completed: the next one needs no memory then.
-    pub fn reuse(&mut self, mut list: SmallVec<[Sge; 2]>) {
-        list.clear();
+    pub fn reuse(&mut self, list: SmallVec<[Sge; 2]>) {
         self.spare = list;
     }
 }
