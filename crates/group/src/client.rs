@@ -15,7 +15,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::MOST_WINDOW;
 use crate::error::{Error, Result};
 use crate::operation::Operation;
-use crate::rounds::{RESULT, Record, message_len, note_stride, result_at};
+use crate::rounds::{Entry, RESULT, message_len, note_stride, result_at};
 use crate::setup::{self, Endpoint, Hello, Replica, Welcome, kind};
 
 /// The options of a client.
@@ -229,31 +229,33 @@ impl Client {
         for (i, it) in self.replicas.iter().enumerate() {
             let note = it.notes + n % self.depth * note_stride(i, count) as u64;
             let result = note + result_at(i, count) as u64;
-            let mut record = Record::default();
+            let behind = self.replicas.get(i + 1);
+            let (mut own, mut write) = (Entry::own(it), Entry::next(it, behind));
             match *op {
                 Operation::Write { offset, size } => {
-                    if let Some(next) = self.replicas.get(i + 1) {
-                        record.next = (sys::IBV_WR_RDMA_WRITE as u8, next.region + offset);
-                        record.part = (it.region + offset, size as u32);
+                    if let Some(next) = behind {
+                        (write.opcode, write.addr) = (sys::IBV_WR_RDMA_WRITE as u8, next.region + offset);
+                        (write.local.0, write.local.1) = (it.region + offset, size as u32);
                     }
                 }
                 Operation::Copy { from, to, size } => {
-                    record.own = (sys::IBV_WR_RDMA_WRITE as u8, it.region + to);
-                    record.local = (it.region + from, size as u32, it.lkey);
+                    (own.opcode, own.addr) = (sys::IBV_WR_RDMA_WRITE as u8, it.region + to);
+                    own.local = (it.region + from, size as u32, it.lkey);
                 }
                 Operation::CompareSwap { offset, old, new, execute } => {
                     if execute >> i & 1 != 0 {
-                        record.own = (sys::IBV_WR_ATOMIC_CMP_AND_SWP as u8, it.region + offset);
-                        (record.operand, record.swap) = (old, new);
-                        record.local = (result, RESULT as u32, it.notes_lkey);
+                        (own.opcode, own.addr) = (sys::IBV_WR_ATOMIC_CMP_AND_SWP as u8, it.region + offset);
+                        (own.operand, own.swap) = (old, new);
+                        own.local = (result, RESULT as u32, it.notes_lkey);
                     }
                 }
                 Operation::Flush { offset, size } => {
-                    record.own = (sys::IBV_WR_RDMA_READ as u8, it.region + offset);
-                    record.local = (result, size.min(RESULT as u64) as u32, it.notes_lkey);
+                    (own.opcode, own.addr) = (sys::IBV_WR_RDMA_READ as u8, it.region + offset);
+                    own.local = (result, size.min(RESULT as u64) as u32, it.notes_lkey);
                 }
             }
-            self.scratch.extend(record.bytes());
+            self.scratch.extend(own.bytes());
+            self.scratch.extend(write.bytes());
         }
         self.scratch.resize(self.scratch.len() + count * RESULT, 0);
     }

@@ -12,14 +12,16 @@ use crate::error::Result;
 use crate::setup::{Endpoint, Replica};
 use crate::status::HopStatus;
 
-/// Bytes of a replica's record.
-pub const RECORD: usize = 62;
+/// Bytes of an entry, without the rest of a list that has more than one part.
+const ENTRY: usize = field::SGE_LKEY.end;
+/// Bytes of a replica's record: the entry of `own`, and the one of `next`.
+pub const RECORD: usize = 2 * ENTRY;
 /// Bytes of a replica's result.
 pub const RESULT: usize = 8;
 
-/// What a record patches into the entry of `own`: operands and the first scatter/gather entry.
+/// What a record may change in the entry of `own`, besides opcode and address: operands and the bytes of the replica.
 const OPERANDS: std::ops::Range<usize> = field::OPERAND.start..field::SGE_LKEY.end;
-/// What a record patches into the WRITE of `next`, besides opcode and address.
+/// What a record may change in the WRITE of `next`, besides opcode and address.
 const PART: std::ops::Range<usize> = field::SGE_ADDR.start..field::SGE_LENGTH.end;
 
 const NOP: u8 = Task::NOP as u8;
@@ -39,44 +41,52 @@ pub fn note_stride(hop: usize, replicas: usize) -> usize {
     message_len(hop + 1, replicas).next_multiple_of(8)
 }
 
-/// The record of one replica. Numbers are in the host's order, as entries are.
+/// An entry, of which a message brings all bytes: one scatter of an aligned entry costs less than one of each member.
+/// Those that the queue does not allow to be patched are as [`Rounds::start`] has posted them. Numbers are in the host's
+/// order, as entries are.
 #[derive(Clone, Copy, Debug)]
-pub struct Record {
-    /// The operation of `own`, and its operands.
-    pub own: (u8, u64),
+pub struct Entry {
+    pub opcode: u8,
+    flags: SendFlags,
+    pub addr: u64,
+    rkey: u32,
     pub operand: u64,
     pub swap: u64,
+    /// Address, length and key of the replica's bytes.
     pub local: (u64, u32, u32),
-    /// The operation of `next`, the remote address, and the local bytes.
-    pub next: (u8, u64),
-    pub part: (u64, u32),
 }
 
-impl Default for Record {
-    fn default() -> Self {
-        Record { own: (NOP, 0), operand: 0, swap: 0, local: (0, 0, 0), next: (NOP, 0), part: (0, 0) }
+impl Entry {
+    /// The operation of `own`: none. The remote side of `own` is the replica itself.
+    pub fn own(it: &Replica) -> Entry {
+        let (flags, rkey, local) = (SendFlags::SIGNALED, it.rkey, (0, 0, 0));
+        Entry { opcode: NOP, flags, addr: 0, rkey, operand: 0, swap: 0, local }
     }
-}
 
-impl Record {
-    pub fn bytes(&self) -> [u8; RECORD] {
-        let mut bytes = [0; RECORD];
-        let mut at = 0;
-        let mut put = |piece: &[u8]| {
-            bytes[at..at + piece.len()].copy_from_slice(piece);
-            at += piece.len();
-        };
-        put(&[self.own.0]);
-        put(&self.own.1.to_ne_bytes());
-        put(&self.operand.to_ne_bytes());
-        put(&self.swap.to_ne_bytes());
-        put(&self.local.0.to_ne_bytes());
-        put(&self.local.1.to_ne_bytes());
-        put(&self.local.2.to_ne_bytes());
-        put(&[self.next.0]);
-        put(&self.next.1.to_ne_bytes());
-        put(&self.part.0.to_ne_bytes());
-        put(&self.part.1.to_ne_bytes());
+    /// The WRITE of `next`: none. The last replica has none behind it.
+    pub fn next(it: &Replica, behind: Option<&Replica>) -> Entry {
+        let (flags, rkey) = (SendFlags::empty(), behind.map_or(0, |next| next.rkey));
+        Entry { opcode: NOP, flags, addr: 0, rkey, operand: 0, swap: 0, local: (0, 0, it.lkey) }
+    }
+
+    pub fn bytes(&self) -> [u8; ENTRY] {
+        const LIST_OF_ONE: u64 = 1 << (8 * field::NUM_SGE.start);
+        let first = u64::from(self.opcode) | u64::from(self.flags.bits() as u8) << 8 | LIST_OF_ONE;
+        let (addr, len, key) = self.local;
+        let words = [
+            first,
+            0,
+            self.addr,
+            self.rkey.into(),
+            self.operand,
+            self.swap,
+            addr,
+            u64::from(len) | u64::from(key) << 32,
+        ];
+        let mut bytes = [0; ENTRY];
+        for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+            *place = word.to_ne_bytes();
+        }
         bytes
     }
 }
@@ -100,7 +110,7 @@ pub struct Rounds {
 
 fn qp(pd: &Arc<Pd>, send: &Arc<Cq>, recv: &Arc<Cq>, sizes: (u32, u32), managed: &Managed) -> rdma::Result<Arc<Qp>> {
     let cap =
-        QpCap { max_send_wr: sizes.0, max_recv_wr: sizes.1, max_send_sge: 1, max_recv_sge: 7, max_inline_data: 0 };
+        QpCap { max_send_wr: sizes.0, max_recv_wr: sizes.1, max_send_sge: 1, max_recv_sge: 3, max_inline_data: 0 };
     let options = QpOptions {
         qp_type: QpType::Rc,
         send_cq: Some(send),
@@ -183,15 +193,7 @@ impl Rounds {
             self.next.post_send(&unsignaled(SendOp::Send, Data::Sges(&note)))?;
 
             let (own, write) = (2 * n + 1, 4 * n + 1);
-            let into: [Sge; 7] = [
-                self.own_entries.sge(own, field::OPCODE),
-                self.own_entries.sge(own, field::ADDR),
-                self.own_entries.sge(own, OPERANDS),
-                self.next_entries.sge(write, field::OPCODE),
-                self.next_entries.sge(write, field::ADDR),
-                self.next_entries.sge(write, PART),
-                note[0],
-            ];
+            let into: [Sge; 3] = [self.own_entries.sge(own, 0..ENTRY), self.next_entries.sge(write, 0..ENTRY), note[0]];
             self.previous.post_recv(&RecvWr { wr_id: n, sges: &into })?;
         }
         let for_ever = Count::Absolute(u64::MAX >> 2);
@@ -234,13 +236,19 @@ impl Rounds {
 mod tests {
     use super::*;
 
-    /// A record is as long as the parts of entries into which it is scattered.
     #[test]
-    fn records_fill_the_patched_bytes() {
-        let entry = |rest: std::ops::Range<usize>| field::OPCODE.len() + field::ADDR.len() + rest.len();
-        assert_eq!(entry(OPERANDS) + entry(PART), RECORD);
-        let bytes = Record { own: (1, 2), part: (3, 4), ..Record::default() }.bytes();
-        assert_eq!((bytes[0], bytes[1], bytes[41], bytes[50], bytes[58]), (1, 2, NOP, 3, 4));
+    fn an_entry_has_its_members_in_their_places() {
+        let it = Replica { region: 0, rkey: 7, lkey: 9, notes: 0, notes_lkey: 0 };
+        let own = Entry { opcode: 1, addr: 2, operand: 3, swap: 4, local: (5, 6, 8), ..Entry::own(&it) }.bytes();
+        let number = |range: std::ops::Range<usize>| {
+            let mut bytes = [0; 8];
+            bytes[..range.len()].copy_from_slice(&own[range]);
+            u64::from_ne_bytes(bytes)
+        };
+        let members = [field::OPCODE, field::ADDR, field::OPERAND, field::SWAP, field::SGE_ADDR, field::SGE_LENGTH];
+        assert_eq!(members.map(number), [1, 2, 3, 4, 5, 6]);
+        let rest = [field::FLAGS, field::NUM_SGE, field::RKEY, field::SGE_LKEY];
+        assert_eq!(rest.map(number), [SendFlags::SIGNALED.bits().into(), 1, 7, 8]);
     }
 
     #[test]
