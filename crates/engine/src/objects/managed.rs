@@ -208,17 +208,17 @@ impl<P: Env> Engine<P> {
     }
 
     /// Looks whether a WAIT is met; if not, the queue waits.
+    #[inline(always)]
     pub(crate) fn try_wait(&mut self, qp: &mut Qp, body: &SendBody) -> Met {
         let SendBody::Wait { cq, count: Count::Absolute(count), .. } = *body else { return Met::Never };
-        let own = self.done.cqs.get(cq).is_some_and(|cq| cq.opts.cross_channel && cq.ctx == qp.ctx);
-        if !own || !qp.cross_channel || count >> 63 != 0 {
-            return Met::Never;
-        }
-        let waiting = Waiting { cq, count };
-        if self.done.wait(qp.id, waiting) {
+        let own = self.done.cqs.get_mut(cq).filter(|cq| cq.opts.cross_channel && cq.ctx == qp.ctx);
+        let Some(found) = own.filter(|_| qp.cross_channel && count >> 63 == 0) else { return Met::Never };
+        if found.count() >= count {
             return Met::Yes;
         }
-        qp.sq.wait(waiting);
+        found.waiters.retain(|(id, _)| *id != qp.id);
+        found.waiters.push((qp.id, count));
+        qp.sq.wait(Waiting { cq, count });
         Met::No
     }
 
@@ -273,17 +273,6 @@ impl<P: Env> Engine<P> {
 }
 
 impl Completions {
-    /// Notes that a send queue waits for a count. True if it need not: the queue has had so many completions.
-    fn wait(&mut self, qp: QpId, waiting: Waiting) -> bool {
-        let Some(cq) = self.cqs.get_mut(waiting.cq) else { return true };
-        if cq.count() >= waiting.count {
-            return true;
-        }
-        cq.waiters.retain(|(id, _)| *id != qp);
-        cq.waiters.push((qp, waiting.count));
-        false
-    }
-
     /// Ends a wait before its count is reached.
     fn stop_waiting(&mut self, qp: QpId, waiting: Waiting) {
         if let Some(cq) = self.cqs.get_mut(waiting.cq) {

@@ -20,7 +20,7 @@
 //! task says what is added to its count per turn of the circle (`step`).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
 use verbs::{CqId, Errno, LKey, Opcode, RecvWr, Result, Sge};
@@ -190,11 +190,39 @@ impl Entries {
     }
 
     /// The first 64 bytes of such a copy.
-    #[inline]
+    #[inline(always)]
     pub fn first(&self, number: u64) -> Option<[u64; WORDS]> {
+        if self.stride == WORDS {
+            let at = (number & self.mask) as usize;
+            let words = self.array.words().as_chunks().0.get(at)?;
+            let (chunk, changed) = self.compare(words, self.template.as_chunks().0.get(at)?, 0);
+            let (posted, now) = (*self.template.get(at * WORDS)? as u8, chunk[0] as u8);
+            return (changed == 0 && self.may_be(posted, now)).then_some(chunk);
+        }
         let mut first = None;
         self.check(number, |chunk| _ = first.get_or_insert(*chunk)).is_none().then_some(())?;
         first
+    }
+
+    /// A copy of 64 bytes, and the bits that were patched in it and must not be.
+    #[inline(always)]
+    fn compare(&self, words: &[AtomicU64; WORDS], template: &[u64; WORDS], kind: usize) -> ([u64; WORDS], u64) {
+        // A patch is complete before the entry is enabled, or its WAIT is met: what does either orders these loads
+        // behind the patch.
+        let chunk = words.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let mut changed = 0;
+        for i in 0..WORDS {
+            changed |= (chunk[i] ^ template[i]) & self.fixed[kind][i];
+        }
+        (chunk, changed)
+    }
+
+    /// True if an entry that was posted with one operation may have another one now.
+    #[inline(always)]
+    fn may_be(&self, posted: u8, now: u8) -> bool {
+        posted == now
+            || Opcode::Nop as u8 == now
+            || Opcode::from_entry(now).is_some_and(|op| self.rules.opcodes & op.bit() != 0)
     }
 
     /// The rule that a request breaks.
@@ -206,33 +234,24 @@ impl Entries {
     #[inline(always)]
     fn check(&self, number: u64, mut take: impl FnMut(&[u64; WORDS])) -> Option<&'static str> {
         const NONE: Option<&str> = Some("the queue has no such entry");
-        // A patch is complete before the entry is enabled, or its WAIT is met: what does either orders these loads
-        // behind the patch.
         let range = self.base(number)..self.base(number) + self.stride;
         let (Some(words), Some(template)) = (self.array.words().get(range.clone()), self.template.get(range)) else {
             return NONE;
         };
-        let (mut changed, mut posted, mut now) = (0, None, 0);
-        for (words, template) in words.as_chunks::<WORDS>().0.iter().zip(template.as_chunks::<WORDS>().0) {
-            let chunk = words.each_ref().map(|word| word.load(Ordering::Relaxed));
-            let fixed = &self.fixed[usize::from(posted.is_some())];
-            for i in 0..WORDS {
-                changed |= (chunk[i] ^ template[i]) & fixed[i];
-            }
+        let (mut patched, mut posted, mut now) = (0, None, 0);
+        for (words, template) in words.as_chunks().0.iter().zip(template.as_chunks().0) {
+            let (chunk, changed) = self.compare(words, template, usize::from(posted.is_some()));
+            patched |= changed;
             if posted.is_none() {
                 (posted, now) = (Some(template[0] as u8), chunk[0] as u8);
             }
             take(&chunk);
         }
-        if changed != 0 {
+        if patched != 0 {
             return Some("the entry was patched in bytes that its queue does not allow to be patched");
         }
         let Some(posted) = posted else { return NONE };
-        if posted == now || Opcode::Nop as u8 == now {
-            return None;
-        }
-        let allowed = Opcode::from_entry(now).is_some_and(|op| self.rules.opcodes & op.bit() != 0);
-        (!allowed).then_some("the entry was patched to an operation that its queue does not allow")
+        (!self.may_be(posted, now)).then_some("the entry was patched to an operation that its queue does not allow")
     }
 
     /// Adds to the count of an executed task, which the device counts on itself.
