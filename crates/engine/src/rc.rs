@@ -2,8 +2,8 @@
 //!
 //! The requesting side: [`requester`] sends requests, [`packets`] makes their packets, [`acknowledge`] takes responses
 //! and sends again what was lost, [`seek`] looks for a peer that cannot be reached. The responding side: [`responder`]
-//! executes requests, [`refused`] has the ways in which it refuses them, [`respond`] answers, in order. Messages of one packet take [`fast`] instead where nothing
-//! stands in their way.
+//! executes requests, [`refused`] has the ways in which it refuses them, [`respond`] answers, in order. Messages of one
+//! packet take [`fast`] instead where nothing stands in their way.
 
 pub(crate) mod acknowledge;
 pub(crate) mod fast;

@@ -42,8 +42,8 @@ pub fn note_stride(hop: usize, replicas: usize) -> usize {
 }
 
 /// An entry, of which a message brings all bytes: one scatter of an aligned entry costs less than one of each member.
-/// Those that the queue does not allow to be patched are as [`Rounds::start`] has posted them. Numbers are in the host's
-/// order, as entries are.
+/// The bytes that the queue does not allow to be patched are as [`Rounds::start`] has posted them. Numbers are in the
+/// host's order, as entries are.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     pub opcode: u8,
@@ -73,16 +73,8 @@ impl Entry {
         const LIST_OF_ONE: u64 = 1 << (8 * field::NUM_SGE.start);
         let first = u64::from(self.opcode) | u64::from(self.flags.bits() as u8) << 8 | LIST_OF_ONE;
         let (addr, len, key) = self.local;
-        let words = [
-            first,
-            0,
-            self.addr,
-            self.rkey.into(),
-            self.operand,
-            self.swap,
-            addr,
-            u64::from(len) | u64::from(key) << 32,
-        ];
+        let list = [addr, u64::from(len) | u64::from(key) << 32];
+        let words = [first, 0, self.addr, self.rkey.into(), self.operand, self.swap, list[0], list[1]];
         let mut bytes = [0; ENTRY];
         for (place, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
             *place = word.to_ne_bytes();

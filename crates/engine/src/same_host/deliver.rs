@@ -1,5 +1,6 @@
-//! SENDs from a managed queue to a queue pair of the same process: the replicas of a chain in one server. The message is
-//! taken in where it is sent, so that no packet goes through the process's own link, and no acknowledgement comes back.
+//! SENDs from a managed queue to a queue pair of the same process: the replicas of a chain in one server. The message
+//! is taken in where it is sent, so that no packet goes through the process's own link, and no acknowledgement comes
+//! back.
 //!
 //! As for RDMA ([`super::one_sided`]), only the plain case goes this way: everything before has been acknowledged, and
 //! the peer is a connected queue pair that expects this message. The message takes no sequence number then. A message

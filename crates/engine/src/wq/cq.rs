@@ -288,9 +288,8 @@ impl Completions {
             return true;
         }
         if cq.opts.ignore_overrun {
-            // That of a managed queue frees no place: it is dropped where it lies.
-            match cq.ring.front() {
-                Some(oldest) if oldest.frees == Frees::Nothing => cq.ring.drop_first(),
+            match cq.ring.front().map(|oldest| oldest.frees) {
+                Some(Frees::Nothing) => cq.ring.drop_first(),
                 _ => self.overwritten.extend(cq.ring.pop_front()),
             }
             return true;
