@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use conformance::{Fixture, Remote};
 use group::{Client, ClientOptions, Error, Operation, Server, ServerOptions, Wait};
+use rdma::dv::field;
 use rdma::{
     Access, Connect, Data, Gid, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendFlags, SendOp, SendWr, Status, Wc, sys,
 };
@@ -96,7 +97,7 @@ fn a_peer_of_another_version_is_refused() {
     let fixture = Fixture::open();
     let server = start(&fixture, 1, None);
     for (magic, version, why) in
-        [(MAGIC, 99, "the peer speaks version 99, this is version 1"), (7, 1, "the peer is no client of this project")]
+        [(MAGIC, 99, "the peer speaks version 99, this is version 2"), (7, 2, "the peer is no client of this project")]
     {
         let stream = connect(server[0].addr());
         tell(&stream, HELLO, &[magic, version, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -198,6 +199,8 @@ struct Forger {
     requests: std::sync::Arc<Qp>,
     sent: std::sync::Arc<rdma::Cq>,
     bytes: std::sync::Arc<Mr>,
+    /// The replica's key for peers, and its own.
+    keys: [u64; 2],
     _answers: std::sync::Arc<Qp>,
     _acks: std::sync::Arc<rdma::Cq>,
 }
@@ -219,7 +222,7 @@ impl Forger {
         let half = |at: usize| u64::from_le_bytes(gid.0[at..at + 8].try_into().expect("8 bytes"));
         let end = |qp: &Qp| [u64::from(qp.number()), half(0), half(8)];
         let stream = connect(to);
-        let head = [MAGIC, 1, 1, 0, 0];
+        let head = [MAGIC, 2, 1, 0, 0];
         tell(&stream, HELLO, &[&head[..], &end(&requests), &end(&answers)].concat());
         let (kind, bytes) = hear(&stream);
         assert_eq!(kind, WELCOME);
@@ -245,16 +248,33 @@ impl Forger {
             };
             qp.connect(QpType::Rc, &with).expect("RTS");
         }
+        let keys = [number(9), number(10)];
         let bytes = fixture.pd.reg_mr(4096, Access::LOCAL_WRITE).expect("ibv_reg_mr");
         let into = [bytes.sge(2048, 8)];
         answers.post_recv(&RecvWr { wr_id: 0, sges: &into }).expect("ibv_post_recv");
-        Forger { stream, requests, sent, bytes, _answers: answers, _acks: acks }
+        Forger { stream, requests, sent, bytes, keys, _answers: answers, _acks: acks }
     }
 
-    /// Send a message of one record, whose `own` and `next` have these opcodes.
-    fn send(&self, own: u8, next: u8) {
-        let mut record = [0; 62 + 8];
-        (record[0], record[41]) = (own, next);
+    /// Send a message of one record: two entries, with these opcodes, and one byte of them changed.
+    fn send(&self, own: u8, next: u8, changed: Option<usize>) {
+        let [rkey, lkey] = self.keys;
+        let one = 1 << (8 * field::NUM_SGE.start);
+        let flags = u64::from(SendFlags::SIGNALED.bits()) << (8 * field::FLAGS.start);
+        let words = [u64::from(own) | flags | one, 0, 0, rkey, 0, 0, 0, 0].into_iter().chain([
+            u64::from(next) | one,
+            0,
+            0,
+            0,
+            0,
+            0,
+            0,
+            lkey << 32,
+            0,
+        ]);
+        let mut record: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
+        if let Some(at) = changed {
+            record[at] ^= 1;
+        }
         self.bytes.write(0, &record);
         let from = [self.bytes.sge(0, record.len())];
         let wr = SendWr::new(0, SendOp::Send, Data::Sges(&from));
@@ -277,13 +297,18 @@ fn a_patch_beside_the_rules_is_named() {
     let (mut other, _) = client(&fixture, chain.first, 1);
     let nop = rdma::dv::Task::NOP as u8;
     let beside = "a request that was patched beside the rules of its queue (opcode, bytes)";
-    for (own, next, of) in [
-        (sys::IBV_WR_SEND as u8, nop, "of the replica itself"),
-        (0xee, nop, "of the replica itself"),
-        (nop, sys::IBV_WR_RDMA_READ as u8, "to hop 1"),
+    let (itself, behind) = ("of the replica itself", "to hop 1");
+    for (own, next, changed, of) in [
+        (sys::IBV_WR_SEND as u8, nop, None, itself),
+        (0xee, nop, None, itself),
+        (nop, sys::IBV_WR_RDMA_READ as u8, None, behind),
+        (nop, nop, Some(field::FLAGS.start), itself),
+        (nop, nop, Some(field::RKEY.start), itself),
+        (nop, nop, Some(64 + field::WR_ID.start), behind),
+        (nop, nop, Some(64 + field::SGE_LKEY.start), behind),
     ] {
         let forger = Forger::join(&fixture, chain.first);
-        forger.send(own, next);
+        forger.send(own, next, changed);
         let (kind, text) = hear(&forger.stream);
         let expected = format!("hop 0: {beside} {of} failed: IBV_WC_LOC_QP_OP_ERR");
         assert_eq!((kind, String::from_utf8_lossy(&text).into_owned()), (BROKEN, expected));
