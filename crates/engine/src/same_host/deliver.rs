@@ -12,7 +12,6 @@ use wire::{Env, LinkId, Nanos, packet_flags as flag};
 use crate::Engine;
 use crate::copies::Source;
 use crate::qp::Qp;
-use crate::rc::refused::Refused;
 
 /// What a message counts among the entries that begin under one hold of the lock, beside its own entry: it is as much
 /// work as so many tasks.
@@ -67,10 +66,6 @@ impl<P: Env> Engine<P> {
         packet.flags |= if flags.contains(SendFlags::SOLICITED) { flag::SOLICITED } else { 0 };
         self.established(peer);
         let taken = self.execute_send(peer, &packet, Source::Held, now);
-        // Without a receive, nothing has happened: the packet is answered.
-        if matches!(taken, Err(Refused::NotReady)) {
-            return false;
-        }
         self.moved += u64::from(len);
         self.tasks += AS_TASKS;
         if let Err(refused) = taken {

@@ -191,6 +191,26 @@ fn a_message_to_the_own_process_needs_no_packet() {
     }
 }
 
+/// A queue pair that was connected anew expects other numbers: the message is sent, and counts as lost.
+#[test]
+fn a_message_to_another_connection_is_not_taken_in() {
+    let mut b = within_one_process();
+    let into = [b.w.sge(0, 0x300, 8)];
+    b.w.recv(0, b.peer, &into, 100).unwrap();
+    send(&mut b, 0, 8, 1);
+    b.w.settle();
+    let attr = b.w.nodes[0].engine.qps.get(b.peer).unwrap().attr;
+    let reset = verbs::QpAttr { state: QpState::Reset, ..attr };
+    b.w.modify(0, b.peer, &reset, verbs::QpAttrMask::empty()).unwrap();
+    b.w.connect(0, b.peer, verbs::QpAttr { rq_psn: 70, ..attr });
+    b.w.recv(0, b.peer, &into, 101).unwrap();
+    completions(&mut b);
+    send(&mut b, 0, 8, 2);
+    b.w.run_for(100_000_000_000);
+    let ended: Vec<_> = completions(&mut b).iter().map(|wc| (wc.0, wc.1)).collect();
+    assert_eq!(ended, [(2, WcStatus::RetryExcErr)]);
+}
+
 /// Random messages, also to receives that are too short, not there yet, or not in any region: completions and memory
 /// are as if packets had been sent.
 #[test]
