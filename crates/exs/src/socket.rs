@@ -378,6 +378,7 @@ impl Socket {
         self.inner.lock()
     }
 
+    #[inline(always)]
     fn begin(
         &self,
         kind: EventKind,
@@ -393,10 +394,11 @@ impl Socket {
         let part = Part { offset: part.start, len: part.end - part.start, wait_all, persistent, peek };
         to.0.reserve()?;
         let mut inner = self.inner();
-        let begun = match (&inner.stage, &inner.end) {
+        let Inner { stage, end, .. } = &mut *inner;
+        let begun = match (stage, end) {
             (Stage::Connecting(_) | Stage::Accepting(_), _) => Err(Errno(libc::ENOTCONN)),
-            (Stage::Closing(_) | Stage::Closed, _) | (_, None) => Err(Errno(libc::EBADF)),
-            _ => inner.end.as_mut().map_or(Err(Errno(libc::EBADF)), |end| end.begin(kind, memory, part, to)),
+            (Stage::Up | Stage::Gone, Some(end)) => end.begin(kind, memory, part, to),
+            _ => Err(Errno(libc::EBADF)),
         };
         if begun.is_err() {
             to.0.release();
@@ -544,7 +546,16 @@ impl Socket {
     }
 
     /// Go on with what waits for bytes that have moved.
+    #[inline]
     fn step(&self, inner: &mut Inner) {
+        let goes_on = matches!(inner.stage, Stage::Up) && inner.end.as_ref().is_some_and(|end| !end.is_dead());
+        if !goes_on {
+            self.step_on(inner);
+        }
+    }
+
+    #[inline(never)]
+    fn step_on(&self, inner: &mut Inner) {
         let Some(end) = &mut inner.end else { return };
         if matches!(inner.stage, Stage::Up) && end.is_dead() {
             // The peer hears of it now, not with the close. It fails if the peer is gone.

@@ -275,6 +275,7 @@ impl Mr {
     }
 
     /// The address of a part, checked.
+    #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
         let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
         assert!(inside, "{len} bytes at {offset} are not inside {} bytes", self.len);
@@ -283,6 +284,7 @@ impl Mr {
     }
 
     /// The address of a part that is going to be written, checked.
+    #[inline]
     fn at_mut(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(self.writable, "the region was registered for reading only");
         self.at(offset, len)
@@ -316,6 +318,7 @@ impl Mr {
     }
 
     /// Copy bytes out of the region.
+    #[inline(always)]
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         let from = self.at(offset, out.len());
         // SAFETY: both are inside their memory; see `copy`.
@@ -324,6 +327,7 @@ impl Mr {
 
     /// Copy `len` bytes from `offset` of this region to `to_offset` of another one. If the two parts overlap, any
     /// mixture of both may come out.
+    #[inline]
     pub fn copy_to(&self, offset: usize, to: &Mr, to_offset: usize, len: usize) {
         let (from, to) = (self.at(offset, len), to.at_mut(to_offset, len));
         // SAFETY: both are inside their memory; see `copy`.
@@ -359,6 +363,7 @@ const LONG: usize = 256;
 ///
 /// # Safety
 /// Both ranges are valid for `len` bytes.
+#[inline(always)]
 unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // The bytes belong to the completion that the caller saw before.
     fence(Ordering::Acquire);

@@ -169,7 +169,7 @@ const FEW: usize = 4;
 
 impl Qp {
     /// `ibv_post_send(3)`.
-    #[inline]
+    #[inline(always)]
     pub fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
         match wr.data {
             Data::Sges(sges) => self.post_raw(wr, sges.as_ptr().cast_mut().cast(), sges.len(), 0),
@@ -189,7 +189,7 @@ impl Qp {
     }
 
     /// Post with a C list of `len` entries at `sges`, which outlives the call.
-    #[inline]
+    #[inline(always)]
     fn post_raw(&self, wr: &SendWr<'_>, sges: *mut ibv_sge, len: usize, inline: u32) -> Result<()> {
         let mut raw = send(wr, sges, len, inline);
         let mut bad = null_mut();
@@ -265,7 +265,7 @@ impl Srq {
 }
 
 /// The C form of a request whose list of `len` entries is at `sges`.
-#[inline]
+#[inline(always)]
 pub(crate) fn send(wr: &SendWr<'_>, sges: *mut ibv_sge, len: usize, inline: u32) -> ibv_send_wr {
     // SAFETY: plain data, for which zeroes are valid.
     let mut raw: ibv_send_wr = unsafe { zeroed() };

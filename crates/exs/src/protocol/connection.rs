@@ -183,6 +183,12 @@ impl Connection {
         of!(mut self, end => end.outputs.pop_front())
     }
 
+    /// True if there is something to do.
+    #[inline]
+    pub fn has_outputs(&self) -> bool {
+        of!(self, end => !end.outputs.is_empty())
+    }
+
     /// True if the next thing to do goes to the wire; the surroundings may leave it until the send queue has room.
     pub fn next_needs_wire(&self) -> bool {
         let next = of!(self, end => end.outputs.front());
@@ -372,6 +378,7 @@ impl Connection {
 
     /// Begin and end a send of data that the device takes at once: the message, which is to be sent before anything
     /// else is done. `None`: [`Connection::send`] is to begin it.
+    #[inline(always)]
     pub fn send_at_once(&mut self, len: u64) -> Option<Message> {
         match &mut self.end {
             End::Packets(end) => end.send_at_once(len),

@@ -209,7 +209,10 @@ impl Packets {
         self.check(op, self.receives.len())?;
         let (assigned, landed, closed, truncated, end) = (0, 0, false, false, false);
         self.receives.push_back(Receive { op, buffer, assigned, landed, closed, truncated, end });
-        self.transfer();
+        // Without either it waits for the peer.
+        if !self.incoming.is_empty() || self.peer_fin {
+            self.transfer();
+        }
         Ok(())
     }
 

@@ -260,8 +260,9 @@ pub struct Malformed;
 
 impl Message {
     /// The header's bytes.
+    #[inline(always)]
     pub fn emit(&self) -> [u8; HEADER] {
-        let (mut flags, mut phase, mut seq, mut freed, mut size, mut data) = (0, 0u16, 0u32, 0u32, 0u32, 0u32);
+        let (mut flags, mut phase, mut seq, mut freed, mut size, mut data) = (0u8, 0u16, 0u32, 0u32, 0u32, 0u32);
         let mut place = Remote { addr: 0, rkey: 0 };
         let mut give_back = |ack: &Ack| (freed, data) = (ack.freed, ack.data);
         let kind = match *self {
@@ -319,14 +320,13 @@ impl Message {
                 14
             }
         };
+        let pair = |first: u32, second: u32| u64::from(first) << 32 | u64::from(second);
+        let head = kind << 56 | u64::from(flags) << 48 | u64::from(phase) << 32 | u64::from(seq);
         let mut out = [0; HEADER];
-        out[0] = kind;
-        out[1] = flags;
-        out[2..4].copy_from_slice(&phase.to_be_bytes());
-        out[4..8].copy_from_slice(&seq.to_be_bytes());
-        out[8..16].copy_from_slice(&place.addr.to_be_bytes());
-        for (at, word) in [(16, freed), (20, size), (24, place.rkey), (28, data)] {
-            out[at..at + 4].copy_from_slice(&word.to_be_bytes());
+        // By whole words: a device copies the header at once, and a load waits for stores that are narrower.
+        let words = [head, place.addr, pair(freed, size), pair(place.rkey, data)];
+        for (to, word) in out.as_chunks_mut::<8>().0.iter_mut().zip(words) {
+            *to = word.to_be_bytes();
         }
         out
     }

@@ -22,11 +22,19 @@ pub(super) struct Shard {
     entries: usize,
     used: AtomicUsize,
     /// Held while completions are taken and handed on: those of a queue pair stay in their order.
-    polling: Mutex<Last>,
+    polling: Mutex<Polling>,
     /// A thread of the program looks. Written with `polling`.
     looking: AtomicBool,
     /// Threads that wait for `polling`: a thread that holds it while nothing comes gives it up.
     waits: AtomicUsize,
+}
+
+/// What the thread has that takes completions.
+#[derive(Default)]
+struct Polling {
+    last: Last,
+    /// The place of those that were taken last: a new one would be cleared for each look.
+    wcs: [Wc; FEW],
 }
 
 /// The connection of the last completion, and the number of its queue pair: most completions follow one of their own
@@ -46,7 +54,7 @@ pub(super) enum How {
 
 impl Shard {
     /// The turn of this thread, which may wait for others.
-    fn turn(&self) -> MutexGuard<'_, Last> {
+    fn turn(&self) -> MutexGuard<'_, Polling> {
         self.waits.fetch_add(1, Ordering::Relaxed);
         let turn = self.polling.lock();
         self.waits.fetch_sub(1, Ordering::Relaxed);
@@ -132,7 +140,7 @@ impl Completions {
     pub fn leave(&self, qp: u32) {
         self.sockets.write().unwrap_or_else(PoisonError::into_inner).remove(&qp);
         for shard in self.shards().iter() {
-            let mut last = shard.turn();
+            let last = &mut shard.turn().last;
             if last.as_ref().is_some_and(|(of, _)| *of == qp) {
                 *last = None;
             }
@@ -161,20 +169,20 @@ impl Completions {
                 continue;
             }
             // Not by try_lock, with which the mutex would lean to no thread.
-            let mut last = if looks { shard.polling.lock() } else { shard.turn() };
+            let mut polling = if looks { shard.polling.lock() } else { shard.turn() };
+            let Polling { last, wcs } = &mut *polling;
             if how == How::Arm {
                 // Before the look: what comes in between would wake no thread. A device that is gone: rdma_cm says so.
                 let _ = shard.cq.arm(false);
             }
             shard.looking.store(looks, Ordering::Relaxed);
             let mut turns = if let (How::Look(turns), [_]) = (how, shards) { turns } else { 1 };
-            let mut wcs = [Wc::default(); FEW];
             // A look that must wait is for one completion, which costs the device less.
             let mut most = FEW;
             loop {
                 if let Ok(count @ 1..) = shard.cq.poll(&mut wcs[..most]) {
                     any = true;
-                    self.hand_on(&mut last, &wcs[..count], closed);
+                    self.hand_on(last, &wcs[..count], closed);
                     if looks {
                         break;
                     }

@@ -1,5 +1,6 @@
 //! The part of a connection that moves bytes: its queue pair, its slots, and the protocol between them.
 
+mod begin;
 mod last;
 mod place;
 mod post;
@@ -19,7 +20,7 @@ use super::pending::Pending;
 use super::queue::{Event, EventKind, Queue};
 use super::{Memory, Options};
 use crate::protocol::{
-    Buffer, Connection, Done, HEADER, Kind, Op, Outcome, Output, Refused, Remote, Reset, Taken, Transferred,
+    Connection, Done, HEADER, Kind, Op, Outcome, Output, Refused, Remote, Reset, Taken, Transferred,
 };
 use word::Words;
 
@@ -224,57 +225,6 @@ impl End {
         self.qp.post_recv(&RecvWr { wr_id: RECEIVE | u64::from(slot), sges: &sges })
     }
 
-    /// Begin an operation on a part of a memory.
-    pub fn begin(
-        &mut self,
-        kind: EventKind,
-        memory: &Arc<Memory>,
-        buffer: Part,
-        to: (&Arc<Queue>, u64),
-    ) -> Result<u64, Errno> {
-        if kind == EventKind::Send
-            && !buffer.persistent
-            && let Some(done) = self.send_at_once(memory, buffer, to)
-        {
-            return done.map(|()| AT_ONCE);
-        }
-        let protocol = self.protocol.as_mut().ok_or(Errno(libc::ENOTCONN))?;
-        let op = self.pending.next();
-        let at = Buffer { region: op, offset: buffer.offset as u64, len: buffer.len as u64 };
-        let begun = match kind {
-            _ if buffer.peek => protocol.peek(Op(op), at),
-            EventKind::Send => protocol.send(Op(op), at, buffer.persistent),
-            _ => protocol.receive(Op(op), at, buffer.wait_all),
-        };
-        begun.map_err(refused)?;
-        let (queue, memory) = self.holders(to.0, memory);
-        self.pending.insert(Operation { queue, handle: to.1, kind, len: at.len, memory, lost: false });
-        self.act();
-        self.post_spare();
-        Ok(op)
-    }
-
-    /// A send whose data go with the request: it is over. `None`: it is to be begun.
-    fn send_at_once(&mut self, memory: &Memory, part: Part, to: (&Arc<Queue>, u64)) -> Option<Result<(), Errno>> {
-        if HEADER + part.len > self.inline || self.posted + FEW > self.room {
-            return None;
-        }
-        let message = self.protocol.as_mut()?.send_at_once(part.len as u64)?;
-        if self.send_inline(message, &memory.mr, part.offset, part.len).is_err() {
-            self.reset(Reset::Peer);
-            return Some(Err(Errno(libc::ECONNRESET)));
-        }
-        let event = Event::new(EventKind::Send, to.1, Ok(part.len as u64));
-        if self.leaving.is_empty() {
-            to.0.put(event);
-        } else {
-            self.leaving.push_back(Leaving { queue: to.0.clone(), event, waits: false });
-        }
-        // While the message travels.
-        self.post_spare();
-        Some(Ok(()))
-    }
-
     /// See [`Connection::cancel`].
     pub fn cancel(&mut self, op: u64) -> bool {
         let asked = self.protocol.as_mut().is_some_and(|protocol| protocol.cancel(Op(op)));
@@ -465,7 +415,16 @@ impl End {
     }
 
     /// Do what the protocol says, as far as the send queue has room.
+    #[inline]
     fn act(&mut self) {
+        // Mostly it says nothing.
+        if self.protocol.as_ref().is_some_and(Connection::has_outputs) {
+            self.act_all();
+        }
+    }
+
+    #[inline(never)]
+    fn act_all(&mut self) {
         while let Some(protocol) = &mut self.protocol {
             let held = self.words.len();
             let full = self.posted + held + FEW > self.room || self.free_sends.len() <= held;

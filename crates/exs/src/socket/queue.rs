@@ -208,6 +208,7 @@ impl Queue {
     }
 
     /// Take a place. EAGAIN: there is none. EBADF: this process is the child of a fork(2).
+    #[inline]
     pub fn reserve(&self) -> Result<(), Errno> {
         not_in_child()?;
         let mut state = self.state();

@@ -14,6 +14,7 @@ impl Packets {
     }
 
     /// See [`super::super::Connection::send_at_once`].
+    #[inline(always)]
     pub fn send_at_once(&mut self, len: u64) -> Option<Message> {
         let open = self.fin == Fin::No && self.dead.is_none() && self.unacked.len() < usize::from(self.theirs.credits);
         if !open || len > self.small() || !self.sends.is_empty() || !self.outputs.is_empty() {

@@ -97,6 +97,7 @@ impl End {
     }
 
     /// Send a message with its few data, which the device takes at once.
+    #[inline(always)]
     pub(super) fn send_inline(&mut self, message: Message, mr: &Mr, offset: usize, len: usize) -> rdma::Result<()> {
         // An array of the size that most messages need: it is zeroed before.
         if HEADER + len <= 64 {
@@ -106,6 +107,7 @@ impl End {
         }
     }
 
+    #[inline(always)]
     fn send_bytes<const MOST: usize>(
         &mut self,
         message: Message,
@@ -117,11 +119,18 @@ impl End {
         let (header, rest) = bytes.split_at_mut(HEADER);
         header.copy_from_slice(&message.emit());
         mr.read(offset, &mut rest[..len]);
-        self.post(SEND | NO_SLOT, SendOp::Send, Data::Inline(&[&bytes[..HEADER + len]]))
+        self.post_here(SEND | NO_SLOT, SendOp::Send, Data::Inline(&[&bytes[..HEADER + len]]))
     }
 
     /// Post a request. A message without a slot has seldom a completion of its own: nothing waits for it.
+    #[inline(never)]
     pub(super) fn post(&mut self, wr_id: u64, op: SendOp<'_>, data: Data<'_>) -> rdma::Result<()> {
+        self.post_here(wr_id, op, data)
+    }
+
+    /// As [`End::post`]; a part of its caller, which knows what it posts.
+    #[inline(always)]
+    fn post_here(&mut self, wr_id: u64, op: SendOp<'_>, data: Data<'_>) -> rdma::Result<()> {
         let quiet = wr_id == SEND | NO_SLOT && self.silent < SILENT.min(self.room / 4) && !self.shut;
         let wr_id = if quiet { wr_id } else { wr_id | (self.silent as u64) << 32 };
         let flags = if quiet { SendFlags::empty() } else { SendFlags::SIGNALED };
