@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use memory::biased::{Mutex, MutexGuard};
 use rdma::{CompChannel, Context, Cq, Wc};
 
+use super::queue::Taker;
 use super::{Socket, Stage};
 
 /// Entries of a completion queue: hundreds of connections share one. A device may allow fewer.
@@ -158,7 +159,7 @@ impl Completions {
     }
 
     /// Hand completions on; true if there was one. No socket may be locked by the caller.
-    pub fn poll(&self, how: How, closed: &mut Vec<Arc<Socket>>) -> bool {
+    pub fn poll(&self, how: How, closed: &mut Vec<Arc<Socket>>, mut taker: Option<&mut Taker<'_>>) -> bool {
         let all = self.several.load(Ordering::Acquire).then(|| self.shards());
         let first = self.first.get().map(std::slice::from_ref).unwrap_or_default();
         let shards = all.as_ref().map_or(first, |all| all.as_slice());
@@ -182,7 +183,7 @@ impl Completions {
             loop {
                 if let Ok(count @ 1..) = shard.cq.poll(&mut wcs[..most]) {
                     any = true;
-                    self.hand_on(last, &wcs[..count], closed);
+                    self.hand_on(last, &wcs[..count], closed, taker.as_deref_mut());
                     if looks {
                         break;
                     }
@@ -198,7 +199,7 @@ impl Completions {
         any
     }
 
-    fn hand_on(&self, last: &mut Last, wcs: &[Wc], closed: &mut Vec<Arc<Socket>>) {
+    fn hand_on(&self, last: &mut Last, wcs: &[Wc], closed: &mut Vec<Arc<Socket>>, mut taker: Option<&mut Taker<'_>>) {
         for wcs in wcs.chunk_by(|a, b| a.qp_num() == b.qp_num()) {
             let number = wcs[0].qp_num();
             if last.as_ref().is_none_or(|(of, _)| *of != number) {
@@ -207,7 +208,7 @@ impl Completions {
             let Some((_, socket)) = last else { continue };
             let mut inner = socket.inner();
             if let Some(end) = &mut inner.end {
-                end.take(wcs);
+                end.take(wcs, taker.as_deref_mut());
             }
             socket.step(&mut inner);
             if matches!(inner.stage, Stage::Closed) {

@@ -17,7 +17,7 @@ use super::completions::Places;
 use super::device::Device;
 use super::keys::Keys;
 use super::pending::Pending;
-use super::queue::{Event, EventKind, Queue};
+use super::queue::{Event, EventKind, Queue, Taker};
 use super::{Memory, Options};
 use crate::protocol::{
     Connection, Done, HEADER, Kind, Op, Outcome, Output, Refused, Remote, Reset, Taken, Transferred,
@@ -217,7 +217,7 @@ impl End {
         self.peer_has_windows = protocol.peer_has_windows();
         self.protocol = Some(protocol);
         let early = std::mem::take(&mut self.early);
-        self.take(&early);
+        self.take(&early, None);
     }
 
     fn post_receive(&self, slot: u32) -> rdma::Result<()> {
@@ -307,9 +307,9 @@ impl End {
     }
 
     /// Take completions in, and do what follows.
-    pub fn take(&mut self, wcs: &[Wc]) {
+    pub fn take(&mut self, wcs: &[Wc], mut taker: Option<&mut Taker<'_>>) {
         for wc in wcs {
-            if let Err(why) = self.completed(wc) {
+            if let Err(why) = self.completed(wc, taker.as_deref_mut()) {
                 self.reset(why);
             }
         }
@@ -317,7 +317,7 @@ impl End {
         self.tell_when_written();
     }
 
-    fn completed(&mut self, wc: &Wc) -> Result<(), Reset> {
+    fn completed(&mut self, wc: &Wc, taker: Option<&mut Taker<'_>>) -> Result<(), Reset> {
         let Some(protocol) = &mut self.protocol else {
             self.early.push(*wc);
             return Ok(());
@@ -372,7 +372,7 @@ impl End {
                 let mut header = [0; HEADER];
                 self.slots.read(slot as usize * self.slot, &mut header);
                 if let Some(taken) = protocol.take_at_once(&header, len as usize) {
-                    self.taken(slot as u32, taken)?;
+                    self.taken(slot as u32, taken, taker)?;
                 } else if !protocol.arrived(slot as u32, &header, len as usize)? {
                     self.post_receive(slot as u32).map_err(|_| Reset::Peer)?;
                 }
@@ -383,7 +383,12 @@ impl End {
     }
 
     /// End a receive with the small data of a slot.
-    fn taken(&mut self, slot: u32, Taken { op, to, truncated }: Taken) -> Result<(), Reset> {
+    fn taken(
+        &mut self,
+        slot: u32,
+        Taken { op, to, truncated }: Taken,
+        taker: Option<&mut Taker<'_>>,
+    ) -> Result<(), Reset> {
         let Some(Operation { queue, handle, kind, memory, .. }) = self.pending.remove(op.0) else { return Ok(()) };
         let found = memory.is_there(to.offset, to.len).then_some(to.len).ok_or(Errno(libc::EFAULT));
         if to.len > 0 && found.is_ok() {
@@ -397,10 +402,10 @@ impl End {
             self.leaving.push_back(Leaving { queue, event, waits: false });
         } else if memory.lasting && self.idle.len() < IDLE {
             let (queue, _) = self.idle.push_mut((queue, memory));
-            queue.put(event);
+            Taker::put(taker, queue, event);
         } else {
             drop(memory);
-            queue.put(event);
+            Taker::put(taker, &queue, event);
         }
         self.free(slot);
         found.map(drop).map_err(|_| Reset::Memory)

@@ -102,7 +102,7 @@ impl Leads {
 
     /// Hand on what has come.
     pub fn look(&self) {
-        self.0.look(How::All);
+        self.0.look(How::All, None);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use memory::biased::{Mutex, MutexGuard};
@@ -147,6 +147,31 @@ struct State {
     rung: bool,
 }
 
+/// The list of a thread that takes events of a queue, and looks at the wire meanwhile. An event that comes by this look
+/// goes there directly, if none is in front of it: it need not be put into the queue, and taken from there.
+pub(super) struct Taker<'a> {
+    queue: &'a Queue,
+    out: &'a mut Vec<Event>,
+    /// Events for which there is room.
+    room: usize,
+    taken: usize,
+}
+
+impl Taker<'_> {
+    /// End an operation of a queue, by the thread that has the lock of its connection.
+    #[inline(always)]
+    pub fn put(taker: Option<&mut Self>, queue: &Queue, event: Event) {
+        match taker {
+            // Those before it of this connection were put with the lock of the connection, so they count.
+            Some(taker) if std::ptr::eq(taker.queue, queue) && taker.taken < taker.room && queue.is_empty() => {
+                taker.out.push(event);
+                taker.taken += 1;
+            }
+            _ => queue.put(event),
+        }
+    }
+}
+
 /// How a thread waits for the wire.
 enum Waits {
     Leads(Leads),
@@ -187,6 +212,8 @@ pub struct Queue {
     waiting: AtomicU8,
     /// The number of events; written with the lock.
     count: AtomicUsize,
+    /// There is a bell; written with the lock.
+    has_bell: AtomicBool,
     /// Changes with every event: the word on which threads sleep.
     came: AtomicU32,
 }
@@ -195,7 +222,7 @@ impl Queue {
     pub(super) fn new(shared: Option<Arc<Shared>>, depth: usize) -> Queue {
         let state = State { depth, threshold: 1, ..State::default() };
         let (waiting, count, came) = (AtomicU8::new(WaitMode::default() as u8), AtomicUsize::new(0), AtomicU32::new(0));
-        Queue { shared, state: Mutex::new(state), waiting, count, came }
+        Queue { shared, state: Mutex::new(state), waiting, count, has_bell: AtomicBool::new(false), came }
     }
 
     /// A queue for operations of the holder alone, which moves no bytes. EINVAL: a depth of 0.
@@ -286,6 +313,7 @@ impl Queue {
         // A program that waits for the bell need not look at the wire.
         let sleeps = self.shared.as_ref().filter(|_| bell.is_some()).map(Shared::begin_sleep);
         let mut state = self.state();
+        self.has_bell.store(bell.is_some(), Ordering::Relaxed);
         (state.threshold, state.bell, state.rung) = (threshold.max(1), bell, false);
         let before = std::mem::replace(&mut state.bell_sleeps, sleeps);
         state.ring(false);
@@ -353,14 +381,20 @@ impl Queue {
             BUSY_POLL => timeout,
             _ => Some(timeout.map_or(SHORT, |timeout| timeout.min(SHORT))),
         };
+        let mut taken = 0;
         if let Some(shared) = &self.shared {
             let _polls = shared.begin_poll();
+            // A call that takes one event has what it waits for, and takes none that it would have to give back. The
+            // bell is told of all.
+            let direct = least <= 1 && !self.has_bell.load(Ordering::Relaxed);
             // A thread that need not wait looks once: a program that always finds events moves bytes, too.
             let waits = self.len() < least && look != Some(Duration::ZERO);
             let turns = if waits { TURNS } else { 1 };
             loop {
-                shared.progress_soon(turns);
-                if self.len() >= least {
+                let mut taker = direct.then_some(Taker { queue: self, out: &mut *out, room: most, taken: 0 });
+                shared.progress_soon(turns, taker.as_mut());
+                taken = taker.map_or(0, |taker| taker.taken);
+                if taken > 0 || self.len() >= least {
                     break;
                 }
                 let since = *began.get_or_insert_with(Instant::now);
@@ -371,7 +405,7 @@ impl Queue {
         }
         let mut waits = None;
         let mut state = self.state();
-        while state.events.len() < least {
+        while taken + state.events.len() < least {
             let since = *began.get_or_insert_with(Instant::now);
             let left = timeout.map_or(LONGEST, |timeout| timeout.saturating_sub(since.elapsed()).min(LONGEST));
             if left.is_zero() {
@@ -409,8 +443,8 @@ impl Queue {
                 return Err(Errno(libc::EINTR));
             }
         }
-        let count = most.min(state.events.len());
-        state.places -= count;
+        let count = (most - taken).min(state.events.len());
+        state.places -= taken + count;
         match count {
             1 => out.extend(state.events.pop_front().map(Kept::event)),
             _ => out.extend(state.events.drain(..count).map(Kept::event)),
@@ -420,5 +454,32 @@ impl Queue {
             state.ring(true);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_goes_directly_only_if_none_is_in_front_of_it() {
+        let (queue, other) = (Queue::alone(8).unwrap(), Queue::alone(8).unwrap());
+        (0..4).for_each(|_| queue.reserve().unwrap());
+        other.reserve().unwrap();
+        let event = |handle| Event::new(EventKind::Receive, handle, Ok(1));
+        let handles = |events: Vec<Event>| events.into_iter().map(|event| event.handle).collect::<Vec<_>>();
+        let mut out = Vec::new();
+        let mut taker = Taker { queue: &queue, out: &mut out, room: 2, taken: 0 };
+        Taker::put(Some(&mut taker), &other, event(0));
+        Taker::put(Some(&mut taker), &queue, event(1));
+        Taker::put(None, &queue, event(2));
+        Taker::put(Some(&mut taker), &queue, event(3));
+        assert_eq!(taker.taken, 1);
+        assert_eq!(handles(queue.dequeue(8, 0, None)), [2, 3]);
+        assert_eq!(handles(other.dequeue(8, 0, None)), [0]);
+        let mut full = Taker { queue: &queue, out: &mut out, room: 0, taken: 0 };
+        Taker::put(Some(&mut full), &queue, event(4));
+        assert_eq!(handles(out), [1]);
+        assert_eq!(queue.len(), 1, "there was no room");
     }
 }

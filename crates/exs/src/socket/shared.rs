@@ -17,7 +17,7 @@ use super::completions::How;
 use super::device::Device;
 use super::end::End;
 use super::lead::Lead;
-use super::queue::{Event, EventKind};
+use super::queue::{Event, EventKind, Taker};
 use super::{Bound, Inner, Listener, Memory, Options, Socket, Stage, To, Waiting, nanos};
 use crate::protocol::{Connection, Hello, Reset};
 
@@ -183,7 +183,7 @@ impl Shared {
             return last;
         }
         // What came before the piece's end is no silence.
-        self.look(How::All);
+        self.look(How::All, None);
         let sockets: Vec<_> = {
             let sockets = lock(&self.sockets);
             // Under the lock: a socket that comes later changes it again.
@@ -296,18 +296,18 @@ impl Shared {
 
     /// Move bytes of all connections. The next completion wakes the thread.
     pub fn progress(&self) {
-        self.look(How::Arm);
+        self.look(How::Arm, None);
     }
 
     /// Move bytes of all connections, looking up to `turns` times for the first completion.
-    pub fn progress_soon(&self, turns: u32) {
+    pub fn progress_soon(&self, turns: u32, taker: Option<&mut Taker<'_>>) {
         self.count_look();
-        self.look(How::Look(turns));
+        self.look(How::Look(turns), taker);
     }
 
-    pub fn look(&self, how: How) {
+    pub fn look(&self, how: How, taker: Option<&mut Taker<'_>>) {
         let mut closed = Vec::new();
-        if self.device.completions.poll(how, &mut closed) {
+        if self.device.completions.poll(how, &mut closed, taker) {
             self.tell_of_change();
         }
         for socket in closed {
@@ -424,7 +424,7 @@ impl Shared {
         }
         let Some(socket) = lock(&self.sockets).get(&event.cookie).cloned() else { return };
         // What the peer has sent before it went is there.
-        self.look(How::All);
+        self.look(How::All, None);
         let mut inner = socket.inner();
         let failed = match event.kind {
             RDMA_CM_EVENT_ADDR_RESOLVED => socket.id.resolve_route(RESOLVE).err().map(|error| error.errno),
