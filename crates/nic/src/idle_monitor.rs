@@ -6,8 +6,8 @@
 //!
 //! A NIC thread that has served such a request watches for the next, if the last two came close together, or many came
 //! at once. It looks at the rings as a program that polls would, for at most [`SPAN`] after the last one; then it
-//! sleeps as before. A watch that was in vain, or that had to share its processor with others, is not tried again for a
-//! while. So an idle process uses no processor time, and one with few requests at most a fiftieth of a processor.
+//! sleeps as before. A watch that was in vain, or on whose processor another thread has much to do, is not tried again
+//! for a while. So an idle process uses no processor time, and one with few requests at most a fiftieth of a processor.
 //!
 //! A watch that has served [`MANY_SERVED`] requests has saved as many wake-ups, which take longer than [`LONG_SPAN`].
 //! Therefore it looks for that long, and its end in vain is followed by no pause. Otherwise each interruption of the
@@ -39,12 +39,9 @@ const LONG_PAUSE: Nanos = 20_000_000;
 /// The duration of a yield, in nanoseconds, beyond which this processor is shared with a thread that has much to do. It
 /// is far longer than a yield alone, interrupts, and the threads of the kernel.
 const ALONE: Nanos = 200_000;
-/// The duration of a yield, in nanoseconds, beyond which another thread has run meanwhile; and how many such yields,
-/// more than half of all in a watch, show that other threads have the same kind of work on this processor, as the
-/// servers of a chain have. Each of them delays the others then.
-const SHARED: Nanos = 3_000;
-const MOST_SHARED: u32 = 4;
-/// The number of looks between two such yields, at which the time is checked, too.
+/// The duration of a yield, in nanoseconds, beyond which another thread, or an interrupt, has run meanwhile.
+const SHARED: Nanos = 1_000;
+/// The number of looks between two yields while this processor has nothing else to do.
 const ROUNDS_BEFORE_YIELD: u32 = 256;
 /// The number of looks in vain between two readings of the clock.
 const ROUNDS_BEFORE_CLOCK: u32 = 16;
@@ -61,6 +58,8 @@ pub(crate) struct IdleMonitor {
     not_before: Nanos,
     /// The requests that the watch has served in all its turns.
     served: u64,
+    /// It lasts from one watch to the next: the neighbours mostly stay.
+    rounds: Rounds,
     /// The time at which the watch ended only for a turn of the thread that checks everything else.
     goes_on_at: Option<Nanos>,
 }
@@ -100,6 +99,33 @@ impl IdleMonitor {
     }
 }
 
+/// The number of looks between two yields.
+///
+/// The threads that run in one yield after the other mostly have the same kind of work, as the servers of a chain on
+/// one processor have. Then each look in vain delays the one whose turn it is, and a message comes no sooner than that
+/// one has run. So there is one look between two yields, which takes less time than a peer's wake-up and needs no
+/// doorbell. A single long yield is an interrupt.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Rounds(u32);
+
+impl Default for Rounds {
+    fn default() -> Self {
+        Rounds(ROUNDS_BEFORE_YIELD)
+    }
+}
+
+impl Rounds {
+    /// The number after a yield of this duration.
+    fn after(self, away: Nanos) -> Rounds {
+        Rounds(if away > SHARED { (self.0 / 16).max(1) } else { (4 * self.0).min(ROUNDS_BEFORE_YIELD) })
+    }
+
+    /// True if others run on this processor, too.
+    fn are_shared(self) -> bool {
+        self.0 < ROUNDS_BEFORE_YIELD / 16
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum End {
     /// No request came.
@@ -121,24 +147,31 @@ impl Nic {
 
     fn look_out(&self, watch: &mut IdleMonitor, polls: u64) -> End {
         let began = now();
-        let mut until = began + watch.span();
-        let (mut looks, mut vain, mut served) = (0u32, 0u32, false);
-        let mut shared = 0u32;
+        // The watch ends then; after a request, not known before the clock is read.
+        let mut until = Some(began + watch.span());
+        let over = |until: &mut Option<Nanos>, span: Nanos, now: Nanos| now >= *until.get_or_insert(now + span);
+        let (mut looks, mut vain, mut served, mut last) = (0u32, 0u32, false, false);
+        let mut until_yield = watch.rounds.0;
         while self.alive.load(Ordering::Relaxed) {
-            looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(ROUNDS_BEFORE_YIELD) {
+            if until_yield == 0 {
                 let before = now();
                 std::thread::yield_now();
                 let now = now();
                 let away = now.saturating_sub(before);
-                shared += u32::from(away > SHARED);
-                if away > ALONE || shared >= MOST_SHARED && 2 * shared > looks / ROUNDS_BEFORE_YIELD {
+                if away > ALONE {
                     return End::Disturbs;
                 }
                 if now - began >= TURN {
                     return End::Turn;
                 }
+                // With few looks between two yields, many looks take longer than a watch. One more look comes first:
+                // what others sent in this yield has not been seen yet.
+                last = over(&mut until, watch.span(), now);
+                watch.rounds = watch.rounds.after(away);
+                until_yield = watch.rounds.0;
             }
+            until_yield -= 1;
+            looks = looks.wrapping_add(1);
             // A thread of the program that holds the lock does this thread's work when it releases it.
             if let Some(mut core) = self.core.try_lock() {
                 if core.mode != Mode::Polled || core.polls_since(polls) {
@@ -154,7 +187,10 @@ impl Nic {
                     let more = core.engine.served().wrapping_sub(before);
                     if more != 0 {
                         watch.served += more;
-                        (vain, served) = (0, true);
+                        (vain, served, last, until) = (0, true, false, None);
+                        if watch.rounds.are_shared() {
+                            until_yield = 0; // what was sent may be for a thread that waits for this processor
+                        }
                         continue;
                     }
                 } else {
@@ -162,14 +198,8 @@ impl Nic {
                 }
             }
             vain += 1;
-            if vain.is_multiple_of(ROUNDS_BEFORE_CLOCK) {
-                let now = now();
-                if vain == ROUNDS_BEFORE_CLOCK {
-                    until = now + watch.span();
-                }
-                if now >= until {
-                    return End::Vain;
-                }
+            if last || vain.is_multiple_of(ROUNDS_BEFORE_CLOCK) && over(&mut until, watch.span(), now()) {
+                return End::Vain;
             }
             std::hint::spin_loop();
         }
@@ -195,6 +225,19 @@ mod tests {
         watch.ends(End::Disturbs, 5_000_000);
         assert!(!watch.begins(5_000_000 + LONG_PAUSE - 1, 1));
         assert!(watch.begins(5_000_000 + LONG_PAUSE, 1));
+    }
+
+    #[test]
+    fn yields_are_frequent_while_others_run_in_them() {
+        let alone = Rounds::default();
+        let once = alone.after(SHARED + 1);
+        assert!(!once.are_shared(), "a single one is an interrupt");
+        let shared = once.after(SHARED + 1);
+        assert!(shared.are_shared());
+        assert_eq!(shared, Rounds(1));
+        assert_eq!(shared.after(SHARED + 1), shared);
+        let free = (0..4).fold(shared, |rounds, _| rounds.after(SHARED));
+        assert_eq!((free, free.after(0)), (alone, alone));
     }
 
     #[test]
