@@ -14,7 +14,7 @@ use super::lead::Leads;
 use super::shared::{Shared, Sleeps};
 use super::{Socket, not_in_child};
 
-/// The time for which a thread that waits looks at the wire itself before it sleeps.
+/// The time for which a thread that waits looks at the wire itself, and nothing comes, before it sleeps.
 const SHORT: Duration = Duration::from_micros(150);
 /// Looks between two readings of the clock.
 const TURNS: u32 = 128;
@@ -169,6 +169,29 @@ impl Taker<'_> {
             }
             _ => queue.put(event),
         }
+    }
+}
+
+/// How long a thread looks at the wire itself before it sleeps.
+#[derive(Clone, Copy)]
+struct Look {
+    /// The time in which nothing comes. A large transfer brings a completion for each of its pieces, so a thread that
+    /// waits for its end would sleep, and be woken, between the pieces. None: it does not sleep.
+    quiet: Option<Duration>,
+    /// The time in all, if it has an end.
+    all: Option<Duration>,
+}
+
+impl Look {
+    /// True if a thread does not look again.
+    fn is_none(self) -> bool {
+        self.quiet == Some(Duration::ZERO) || self.all == Some(Duration::ZERO)
+    }
+
+    /// True if the time is over, of a look that began at `began`, and to which something came last at `came`; that is
+    /// `began` if nothing came.
+    fn is_over(self, began: Instant, came: Instant, now: Instant) -> bool {
+        self.quiet.is_some_and(|quiet| now - came >= quiet) || self.all.is_some_and(|all| now - began >= all)
     }
 }
 
@@ -376,29 +399,34 @@ impl Queue {
     ) -> Result<(), Errno> {
         not_in_child()?;
         let least = least.min(most);
-        let look = match self.waiting.load(Ordering::Relaxed) {
+        let quiet = match self.waiting.load(Ordering::Relaxed) {
             NOTIFY => Some(Duration::ZERO),
-            BUSY_POLL => timeout,
-            _ => Some(timeout.map_or(SHORT, |timeout| timeout.min(SHORT))),
+            BUSY_POLL => None,
+            _ => Some(SHORT),
         };
         let mut taken = 0;
+        let look = Look { quiet, all: timeout };
         if let Some(shared) = &self.shared {
             let _polls = shared.begin_poll();
             // A call that takes one event has what it waits for, and takes none that it would have to give back. The
             // bell is told of all.
             let direct = least <= 1 && !self.has_bell.load(Ordering::Relaxed);
             // A thread that need not wait looks once: a program that always finds events moves bytes, too.
-            let waits = self.len() < least && look != Some(Duration::ZERO);
-            let turns = if waits { TURNS } else { 1 };
+            let turns = if self.len() < least && !look.is_none() { TURNS } else { 1 };
+            let mut last = None;
             loop {
                 let mut taker = direct.then_some(Taker { queue: self, out: &mut *out, room: most, taken: 0 });
-                shared.progress_soon(turns, taker.as_mut());
+                let came = shared.progress_soon(turns, taker.as_mut());
                 taken = taker.map_or(0, |taker| taker.taken);
                 if taken > 0 || self.len() >= least {
                     break;
                 }
-                let since = *began.get_or_insert_with(Instant::now);
-                if look.is_some_and(|look| look.is_zero() || since.elapsed() >= look) {
+                let now = Instant::now();
+                let since = *began.get_or_insert(now);
+                if came {
+                    last = Some(now);
+                }
+                if look.is_over(since, last.unwrap_or(since), now) {
                     break;
                 }
             }
@@ -481,5 +509,30 @@ mod tests {
         Taker::put(Some(&mut full), &queue, event(4));
         assert_eq!(handles(out), [1]);
         assert_eq!(queue.len(), 1, "there was no room");
+    }
+
+    #[test]
+    fn a_thread_looks_on_while_something_comes() {
+        let began = Instant::now();
+        let after = |shorts: u32| began + SHORT * shorts;
+        let adaptive = Look { quiet: Some(SHORT), all: None };
+        assert!(adaptive.is_over(began, began, after(1)));
+        assert!(!adaptive.is_over(began, after(9), after(9)) && adaptive.is_over(began, after(9), after(10)));
+        let busy = Look { quiet: None, all: None };
+        assert!(!busy.is_over(began, began, after(1000)));
+        let notify = Look { quiet: Some(Duration::ZERO), all: None };
+        assert!(notify.is_none() && notify.is_over(began, began, began));
+    }
+
+    #[test]
+    fn what_comes_does_not_make_a_limited_wait_longer() {
+        let began = Instant::now();
+        let after = |shorts: u32| began + SHORT * shorts;
+        for quiet in [None, Some(SHORT)] {
+            let look = Look { quiet, all: Some(SHORT * 3) };
+            assert!(!look.is_over(began, after(2), after(2)) && look.is_over(began, after(3), after(3)));
+            let none = Look { quiet, all: Some(Duration::ZERO) };
+            assert!(none.is_none() && none.is_over(began, began, began));
+        }
     }
 }

@@ -300,19 +300,23 @@ impl Shared {
     }
 
     /// Move bytes of all connections, looking up to `turns` times for the first completion.
-    pub fn progress_soon(&self, turns: u32, taker: Option<&mut Taker<'_>>) {
+    /// True if there was one.
+    pub fn progress_soon(&self, turns: u32, taker: Option<&mut Taker<'_>>) -> bool {
         self.count_look();
-        self.look(How::Look(turns), taker);
+        self.look(How::Look(turns), taker)
     }
 
-    pub fn look(&self, how: How, taker: Option<&mut Taker<'_>>) {
+    /// True if something has come.
+    pub fn look(&self, how: How, taker: Option<&mut Taker<'_>>) -> bool {
         let mut closed = Vec::new();
-        if self.device.completions.poll(how, &mut closed, taker) {
+        let came = self.device.completions.poll(how, &mut closed, taker);
+        if came {
             self.tell_of_change();
         }
         for socket in closed {
             self.sweep(&socket);
         }
+        came
     }
 
     /// Forget a connection that has closed.
