@@ -211,6 +211,28 @@ fn a_message_to_another_connection_is_not_taken_in() {
     assert_eq!(ended, [(2, WcStatus::RetryExcErr)]);
 }
 
+/// The peer's path MTU is smaller: it refuses the packet, and so the message (IBTA vol. 1, 9.7.4.1.6).
+#[test]
+fn a_message_longer_than_the_peers_packets_is_refused() {
+    let mut b = within_one_process();
+    let attr = b.w.nodes[0].engine.qps.get(b.peer).unwrap().attr;
+    let reset = verbs::QpAttr { state: QpState::Reset, ..attr };
+    b.w.modify(0, b.peer, &reset, verbs::QpAttrMask::empty()).unwrap();
+    b.w.connect(0, b.peer, verbs::QpAttr { path_mtu: 1, ..attr });
+    for (id, len, expected) in [
+        (1, 256, [(100, WcStatus::Success), (1, WcStatus::Success)]),
+        (2, 256, [(100, WcStatus::Success), (2, WcStatus::Success)]),
+        (3, 257, [(100, WcStatus::WrFlushErr), (3, WcStatus::RemInvReqErr)]),
+    ] {
+        let into = [b.w.sge(0, 0x1000, 512)];
+        b.w.recv(0, b.peer, &into, 100).unwrap();
+        send(&mut b, 0, len, id);
+        b.w.settle();
+        let ended: Vec<_> = completions(&mut b).iter().map(|wc| (wc.0, wc.1)).collect();
+        assert_eq!(ended, expected, "{len} bytes");
+    }
+}
+
 /// Random messages, also to receives that are too short, not there yet, or not in any region: completions and memory
 /// are as if packets had been sent.
 #[test]
