@@ -42,6 +42,7 @@ static void thresholds(exs_qhandle_t queue)
 {
 	exs_event_t events[16];
 	struct timeval patience = {.tv_sec = PATIENCE}, little = {.tv_usec = 20000}, none = {0};
+	struct timeval half = {.tv_usec = 500000};
 	post(queue, 5);
 	ask(3);
 	// Not more than as many as it waits for.
@@ -52,8 +53,9 @@ static void thresholds(exs_qhandle_t queue)
 	// At the end of the time there is what there is.
 	ask(1);
 	double before = now();
-	EQUALS(exs_qdequeue(queue, events, -2, &little), 1);
-	CHECK(now() - before >= 0.02);
+	// So long that the one comes on a busy machine, too.
+	EQUALS(exs_qdequeue(queue, events, -2, &half), 1);
+	CHECK(now() - before >= 0.5);
 	before = now();
 	EQUALS(exs_qdequeue(queue, events, 1, &little), 0);
 	CHECK(now() - before >= 0.02);
@@ -200,6 +202,7 @@ static void ways(exs_qhandle_t queue)
 	exs_event_t events[4];
 	for (int i = 0; i < 3; i++) {
 		struct timeval little = {.tv_usec = 20000}, none = {0};
+	struct timeval half = {.tv_usec = 500000};
 		EQUALS(exs_qmodify(queue, EXS_QATTR_WAIT, modes + i), 0);
 		post(queue, 2);
 		ask(2);
