@@ -202,7 +202,6 @@ static void ways(exs_qhandle_t queue)
 	exs_event_t events[4];
 	for (int i = 0; i < 3; i++) {
 		struct timeval little = {.tv_usec = 20000}, none = {0};
-	struct timeval half = {.tv_usec = 500000};
 		EQUALS(exs_qmodify(queue, EXS_QATTR_WAIT, modes + i), 0);
 		post(queue, 2);
 		ask(2);
