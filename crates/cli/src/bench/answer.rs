@@ -24,13 +24,6 @@ pub enum Job {
         /// The number of messages.
         count: u32,
     },
-    /// Copies every message that is written, then answers by its last byte.
-    Copy {
-        /// The case that is measured.
-        case: Case,
-        /// The number of messages.
-        count: u32,
-    },
     /// Takes messages until the last one.
     Sink(Case),
     /// Sleeps until the last message.
@@ -57,7 +50,6 @@ pub fn serve(end: &mut End, link: &mut Link) -> Result<(), String> {
         let outcome = match job {
             Job::End => return Ok(()),
             Job::Pong { case, count } => pong(end, link, &case, count).map(|()| 0),
-            Job::Copy { case, count } => copy(end, link, &case, count).map(|()| 0),
             Job::Sink(case) => sink(end, link, &case),
             Job::Sleep => link.send(&()).and_then(|()| link.receive::<()>()).map(|()| 0),
             Job::Rest => {
@@ -131,22 +123,6 @@ fn pong_write(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) 
         sender.post(end, lane, op, case.bytes)?;
     }
     sender.finish(lane)
-}
-
-fn copy(end: &End, link: &mut Link, case: &Case, count: u32) -> Result<(), String> {
-    let lane = end.lane(case)?;
-    let (sink, last) = (end.room.sink(), case.bytes - 1);
-    end.mr.store(sink + last, 0);
-    link.send(&())?;
-    let op = SendOp::Write { addr: lane.peer.addr + (sink + last) as u64, rkey: lane.peer.rkey };
-    let mut done = 0;
-    for turn in 0..count {
-        watch(end, sink + last, mark(turn))?;
-        end.mr.copy_to(sink, &end.mr, Room::SOURCE, case.bytes);
-        end.post(lane, op, Room::SOURCE + last, 1, 1)?;
-        done = poll_for(&lane.sends, done, (turn + 1).into())?;
-    }
-    Ok(())
 }
 
 /// Look at a byte of memory, and at nothing else, until it is `mark`.

@@ -189,44 +189,6 @@ fn ping_write(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) 
     Ok(stamps)
 }
 
-/// Measure as many WRITEs as go in about `budget`, each of which the target copies into other memory before the next
-/// one comes.
-///
-/// The target copies what the initiator has just written, on its own core: such a copy takes the bytes from the caches
-/// of the other core, and the next WRITE takes the place of the bytes back. A copy within one core has neither.
-pub fn writes_and_copies(end: &End, link: &mut Link, bytes: usize, budget: Duration) -> Result<Rate, String> {
-    let case = Case::latency(Transport::Rc, Operation::Write, bytes);
-    let warm_up = writes_and_copies_of(end, link, &case, WARM_UP)?;
-    let count = budget.as_secs_f64() / warm_up.as_secs_f64().max(1e-9) * f64::from(WARM_UP);
-    let count = count.clamp(FEWEST, MOST) as u32;
-    let time = writes_and_copies_of(end, link, &case, count)?;
-    Ok(Rate { messages: count.into(), time })
-}
-
-/// The time of `count` of them.
-fn writes_and_copies_of(end: &End, link: &mut Link, case: &Case, count: u32) -> Result<Duration, String> {
-    let lane = end.lane(case)?;
-    let last = end.room.sink() + case.bytes - 1;
-    end.mr.store(last, 0);
-    begin(link, &Job::Copy { case: *case, count })?;
-    let mut sender = Sender::new(count);
-    let op = SendOp::Write { addr: lane.peer.addr + end.room.sink() as u64, rkey: lane.peer.rkey };
-    let began = Instant::now();
-    let mut all = || {
-        for turn in 0..count {
-            let mark = mark(turn);
-            end.mr.store(Room::SOURCE + case.bytes - 1, mark);
-            sender.post(end, lane, op, case.bytes)?;
-            watch(end, last, mark)?;
-        }
-        sender.finish(lane)
-    };
-    let result = all();
-    let time = began.elapsed();
-    both(result, link)?;
-    Ok(time)
-}
-
 /// Measure READs and atomics.
 fn fetch(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Result<Stamps, String> {
     let sleeps = case.waiting == Waiting::Events;

@@ -21,7 +21,6 @@ use super::answer::Job;
 use super::case::{Case, Operation, Transport, Waiting};
 use super::end::{End, Hello, Room};
 use super::machine::Machine;
-use super::measure::Rate;
 use super::plan::Sizes;
 use super::stats::{Spread, ratio};
 use super::{measure, pin};
@@ -203,12 +202,12 @@ impl Bench<'_> {
             let figure = self.figure(&Task { way: Way::Tcp, what, bytes })?;
             return Ok(("TCP".into(), figure.value));
         }
+        let (name, value) = self.verbs(&must.task)?.ok_or("nothing to compare with")?;
         if must.beside == Beside::Verbs {
-            return self.verbs(&must.task)?.ok_or_else(|| "nothing to compare with".into());
+            return Ok((name, value));
         }
-        let Verbs { other, end } = self.verbs.as_mut().ok_or("nothing to compare with")?;
-        let rate = measure::writes_and_copies(end, &mut other.link, bytes, self.budget)?;
-        Ok(("WRITE, then a copy".into(), megabytes(bytes, &rate)))
+        let copy = work::copies(bytes, self.budget)?;
+        Ok((format!("{name}, then a copy"), 1.0 / (1.0 / value + 1.0 / copy)))
     }
 
     /// As many bytes by verbs.
@@ -322,13 +321,8 @@ fn limit(task: &Task, end: &End, link: &mut Link, budget: Duration) -> Result<Op
             let (name, operation) =
                 if way == Way::Persistent { ("READ", Operation::Read) } else { ("WRITE", Operation::Write) };
             let rate = measure::bandwidth(end, link, &Case::bandwidth(Transport::Rc, operation, bytes), budget)?;
-            (name.to_owned(), megabytes(bytes, &rate))
+            (name.to_owned(), rate.messages as f64 * bytes as f64 / rate.time.as_secs_f64() / 1e6)
         }
     };
     Ok(Some(found))
-}
-
-/// Megabytes a second.
-fn megabytes(bytes: usize, rate: &Rate) -> f64 {
-    rate.messages as f64 * bytes as f64 / rate.time.as_secs_f64() / 1e6
 }
