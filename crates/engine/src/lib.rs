@@ -147,6 +147,9 @@ pub struct Engine<P: Env> {
     /// How often each fast path was taken: posting, receiving, being acknowledged, acknowledging.
     #[cfg(test)]
     fast_paths: [u64; 4],
+    /// WRITEs that were executed at their post.
+    #[cfg(test)]
+    executed_at_post: u64,
     /// Bytes copied directly since the last reset, mostly by [`Engine::run`].
     moved: u64,
     /// Bytes sent by the queue pair that runs now.
@@ -216,6 +219,8 @@ impl<P: Env> Engine<P> {
             prompt: false,
             #[cfg(test)]
             fast_paths: [0; 4],
+            #[cfg(test)]
+            executed_at_post: 0,
             moved: 0,
             turn: 0,
             tasks: 0,

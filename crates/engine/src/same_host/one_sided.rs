@@ -89,6 +89,7 @@ impl<P: Env> Engine<P> {
         let Some(executed) = self.one_sided(qp, len) else {
             let e = &mut qp.inflight[at];
             e.one_sided = false;
+            qp.same_host.reached = false;
             *(if e.is_read_like() { &mut e.received } else { &mut e.sent }) = e.executed;
             Self::number(qp, at);
             return true;
@@ -107,6 +108,7 @@ impl<P: Env> Engine<P> {
             return false;
         }
         (e.out, e.done) = (true, true);
+        qp.same_host.reached |= e.opcode == Opcode::RdmaWrite;
         true
     }
 

@@ -42,6 +42,8 @@ pub(crate) struct SameHostState {
     pub refused: Option<Psn>,
     /// The peer has answered on this connection: number and path are right, and requests may be executed from here.
     pub proven: bool,
+    /// The last RDMA WRITE was executed from here: the next one is tried at its post.
+    pub reached: bool,
     /// The peer's epoch of this connection, once known.
     pub peer_epoch: Option<u64>,
     /// The epoch under which peers can see the queue pair on our export table, as this connection.
@@ -60,6 +62,7 @@ impl SameHostState {
             no_single_copy: false,
             refused: None,
             proven: false,
+            reached: false,
             peer_epoch: None,
             exported: None,
             kept: None,
@@ -69,6 +72,6 @@ impl SameHostState {
     /// Forgets the connection. The ticket, the export and a kept receive have an end of their own.
     pub fn clear(&mut self) {
         (self.no_single_copy, self.refused) = (false, None);
-        (self.proven, self.peer_epoch) = (false, None);
+        (self.proven, self.reached, self.peer_epoch) = (false, false, None);
     }
 }

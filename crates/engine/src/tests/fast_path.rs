@@ -77,6 +77,8 @@ struct Program {
     attrs: QpAttr,
     /// No step can bring a queue pair into error.
     gentle: bool,
+    /// Requests may be executed here, and mostly WRITEs are posted.
+    one_sided: bool,
 }
 
 impl Program {
@@ -125,7 +127,7 @@ impl Program {
             ..World::attr(Qpn::new(0), 0, 0)
         };
         let gentle = r.coin();
-        let mut program = Program { t, r, extras, pairs: Vec::new(), attrs, gentle };
+        let mut program = Program { t, r, extras, pairs: Vec::new(), attrs, gentle, one_sided };
         for _ in 0..=program.r.below(2) {
             program.make_pair();
         }
@@ -197,6 +199,7 @@ impl Program {
     fn step(&mut self, number: u64) {
         self.t.step = number;
         match self.r.below(100) {
+            0..24 if self.one_sided && self.r.coin() => self.write(number * 10),
             0..24 => self.post(number * 10),
             24..30 => self.stream(number * 10),
             30..42 => {
@@ -406,6 +409,22 @@ impl Program {
         });
     }
 
+    /// Posts WRITEs to a connection on which little is under way.
+    fn write(&mut self, wr_id: u64) {
+        let (end, peer) = self.end();
+        for _ in 0..2 {
+            self.arrive((end.node, peer.node), None, 8);
+            self.arrive((peer.node, end.node), None, 8);
+        }
+        for n in 0..self.r.pick(&[1, 2, 2, 3]) {
+            let mut request = self.request(end, peer);
+            let rkey = RKey(self.t.fast.nodes[peer.node].key);
+            let remote_addr = BASE + 0x10_0000 + 8 * self.r.below(1000);
+            (request.opcode, request.body) = (Opcode::RdmaWrite, SendBody::Rdma { remote_addr, rkey });
+            self.ask_for(end, &[request], wr_id + n);
+        }
+    }
+
     fn receive(&mut self, end: End, wr_ids: std::ops::Range<u64>) {
         for id in wr_ids {
             let length = if self.gentle { 5000 } else { self.r.pick(&[5000, 5000, 5000, 5000, 256, 255, 257, 8, 0]) };
@@ -460,7 +479,7 @@ impl Program {
 /// memory are the same after every step.
 #[test]
 fn fast_and_slow_path() {
-    let (mut taken, mut handed, mut in_runs) = ([0; 4], 0, 0);
+    let (mut taken, mut handed, mut in_runs, mut executed) = ([0; 4], 0, 0, 0);
     let seeds = seeds(WORLDS);
     let alone = seeds.end - seeds.start == 1;
     for seed in seeds {
@@ -468,6 +487,7 @@ fn fast_and_slow_path() {
         for number in 0..STEPS {
             program.step(number);
         }
+        executed += program.t.fast.nodes.iter().map(|node| node.engine.executed_at_post).sum::<u64>();
         let (ways, [directly, behind]) = program.t.finish();
         handed += directly;
         in_runs += behind;
@@ -481,4 +501,5 @@ fn fast_and_slow_path() {
         alone || handed > 100 && in_runs > 100 && taken.iter().zip(least).all(|(n, least)| *n > least),
         "the fast paths were hardly taken: {taken:?}, {handed} completions handed over, {in_runs} packets behind others"
     );
+    assert!(alone || executed > 100, "{executed} WRITEs were executed at their post");
 }

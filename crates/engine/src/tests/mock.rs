@@ -253,8 +253,9 @@ impl PacketWire for Mock {
         packet: &Packet,
         payload: Payload<'_>,
     ) -> std::result::Result<(), SendError> {
+        self.send(link, packet, payload)?;
         self.net.borrow_mut().quiet += 1;
-        self.send(link, packet, payload)
+        Ok(())
     }
 
     fn send(&mut self, link: LinkId, packet: &Packet, payload: Payload<'_>) -> std::result::Result<(), SendError> {

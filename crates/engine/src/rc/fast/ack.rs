@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 
 use verbs::{Completion, CqId, Opcode, Psn, QpId, SendFlags};
-use wire::SHORTEST;
-use wire::{Env, Head, LinkId, Nanos};
+use wire::{Env, Head, LinkId, Nanos, Payload, SHORTEST};
 
 use super::{Fast, Poller, cold, may};
 use crate::Engine;
@@ -133,7 +132,8 @@ impl<P: Env> Engine<P> {
     }
 
     /// Acknowledges a message up to this PSN, with this MSN. The acknowledgement goes out at once, if each packet is
-    /// acknowledged by itself (`prompt`) and nothing else is to be sent. True if it went out; else it is owed.
+    /// acknowledged by itself (`prompt`) and nothing else is to be sent. True if it went out; else it is owed. `quiet`:
+    /// the peer does not have to be woken for it.
     #[inline(always)]
     pub(super) fn acknowledge_fast(
         env: &mut P,
@@ -141,12 +141,13 @@ impl<P: Env> Engine<P> {
         prompt: bool,
         qp: &mut Qp,
         (psn, msn): (Psn, u32),
+        quiet: bool,
     ) -> bool {
         let idle = !qp.queued && !qp.parked;
-        if prompt && idle && qp.rc.responses.is_empty() && Self::send_ack(env, qp, psn, msn) {
+        if prompt && idle && qp.rc.responses.is_empty() && Self::send_ack(env, qp, psn, msn, quiet) {
             return true;
         }
-        Self::owe_ack(qp, psn, msn, false);
+        Self::owe_ack(qp, psn, msn, quiet);
         if idle {
             qp.queued = true;
             ready.push_back(qp.id);
@@ -160,11 +161,10 @@ impl<P: Env> Engine<P> {
     pub(crate) fn acknowledge_first(&mut self) -> bool {
         let Some(&id) = self.ready.front().filter(|_| may(self.has_fast_path)) else { return false };
         let Some(qp) = self.qps.fast(id) else { return false };
-        let (1, Some(&Response::Ack { psn, msn, quiet: false })) = (qp.rc.responses.len(), qp.rc.responses.front())
-        else {
+        let (1, Some(&Response::Ack { psn, msn, quiet })) = (qp.rc.responses.len(), qp.rc.responses.front()) else {
             return false;
         };
-        if !Self::send_ack(&mut self.env, qp, psn, msn) {
+        if !Self::send_ack(&mut self.env, qp, psn, msn, quiet) {
             return false;
         }
         std::mem::forget(qp.rc.responses.pop_front()); // it has nothing to drop, which the compiler does not see
@@ -178,8 +178,17 @@ impl<P: Env> Engine<P> {
     /// Sends an acknowledgement behind all other packets to the peer: over our own link, which may differ from the
     /// peer's.
     #[inline(always)]
-    fn send_ack(env: &mut P, qp: &mut Qp, psn: Psn, msn: u32) -> bool {
+    fn send_ack(env: &mut P, qp: &mut Qp, psn: Psn, msn: u32, quiet: bool) -> bool {
         let Some(link) = qp.gate_of_answers() else { return false };
+        if quiet {
+            return Self::send_quiet_ack(env, qp, link, (psn, msn));
+        }
         env.send_short(link, &qp.acknowledgement(psn, ACK, msn), &[]).is_some()
+    }
+
+    // A function of its own, so that other acknowledgements pay nothing for it.
+    #[cold]
+    fn send_quiet_ack(env: &mut P, qp: &Qp, link: LinkId, (psn, msn): (Psn, u32)) -> bool {
+        env.send_quietly(link, &qp.acknowledgement(psn, ACK, msn), Payload::default()).is_ok()
     }
 }

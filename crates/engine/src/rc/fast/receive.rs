@@ -108,13 +108,14 @@ impl<P: Env> Engine<P> {
         let Some(cq) = qp.init.recv_cq else { return cold(Fast::Refused) };
         let most = polled.map_or(1, |(_, most)| most);
         let hands_over = polled.is_some_and(|(polled, _)| polled == cq);
-        // The number of packets taken, and of their bytes; the acknowledgement that is owed, with the number of its
-        // message; the last packet's receive, while it has no completion and its place on the link is not freed.
-        let (mut n, mut bytes, mut owed, mut last, mut lost) = (0, 0, None, None, false);
+        // The number of packets taken, and of their bytes; the last packet's receive, while it has no completion and
+        // its place on the link is not freed.
+        let (mut n, mut bytes, mut last, mut lost) = (0, 0, None, false);
+        // No message wishes for an acknowledgement: the peer need not be woken for the one that it has.
+        let mut quiet = true;
         loop {
-            // A message without the wish for an acknowledgement has a quiet one, which is not sent from here.
-            let single = flag::FIRST | flag::LAST | flag::ACK_REQ;
-            let fits = packet.flags() & !(flag::SOLICITED | flag::IMM) == single
+            let whole = flag::FIRST | flag::LAST;
+            let fits = packet.flags() & !(flag::SOLICITED | flag::IMM | flag::ACK_REQ) == whole
                 && packet.psn() == qp.rc.epsn
                 && packet.len() <= qp.mtu
                 && packet.mtu() == 0
@@ -135,9 +136,7 @@ impl<P: Env> Engine<P> {
             n += 1;
             bytes += u64::from(packet.len());
             qp.rc.epsn = packet.psn().plus(1);
-            if packet.has(flag::ACK_REQ) {
-                owed = Some((packet.psn(), n as u32));
-            }
+            quiet &= !packet.has(flag::ACK_REQ);
             // A caller that wants one completion is known at compile time, and its code has no loop then.
             if !hands_over || most == 1 || n >= most {
                 last = Some(wr_id);
@@ -152,9 +151,9 @@ impl<P: Env> Engine<P> {
         if n == 0 {
             return cold(Fast::Refused);
         }
-        let before = qp.rc.msn;
-        qp.rc.msn = before.wrapping_add(n as u32) & 0xff_ffff;
-        let owed = owed.map(|(psn, nth)| (psn, before.wrapping_add(nth) & 0xff_ffff));
+        qp.rc.msn = qp.rc.msn.wrapping_add(n as u32) & 0xff_ffff;
+        // Every message has an acknowledgement.
+        let owed = (qp.rc.epsn.plus(0xff_ffff), qp.rc.msn);
         if let (Some(wr_id), false) = (last, hands_over) {
             let fill = |cqe: &mut Cqe| {
                 cqe.wc = received(qp, packet, wr_id, WcOpcode::Recv, packet.len());
@@ -164,8 +163,8 @@ impl<P: Env> Engine<P> {
         }
         // The acknowledgement goes out before a completion is handed over: a peer that sends one message after the
         // other waits for it.
-        if let (Some(owed), false) = (owed, lost) {
-            let _sent = Self::acknowledge_fast(&mut self.env, &mut self.ready, self.prompt, qp, owed);
+        if !lost {
+            let _sent = Self::acknowledge_fast(&mut self.env, &mut self.ready, self.prompt, qp, owed, quiet);
             #[cfg(test)]
             (self.fast_paths[3] += u64::from(_sent));
         }
@@ -189,9 +188,7 @@ impl<P: Env> Engine<P> {
         if lost {
             self.finish(id, now, |engine, qp, now| {
                 engine.overrun(qp, now);
-                if let Some((psn, msn)) = owed {
-                    Self::owe_ack(qp, psn, msn, false);
-                }
+                Self::owe_ack(qp, owed.0, owed.1, quiet);
             });
         }
         outcome

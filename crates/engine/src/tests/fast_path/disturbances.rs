@@ -3,15 +3,20 @@
 use super::*;
 
 impl Program {
-    /// Has the network lose or exchange packets, or find room again.
+    /// Has the network lose or exchange packets, or find room again; or the packets wish for no acknowledgement.
     pub(super) fn disturb(&mut self) {
         let (from, to) = (self.r.below(2) as usize, self.r.below(2) as usize);
-        let (what, at) = (self.r.below(4), self.r.below(4) as usize);
+        let (what, at) = (self.r.below(5), self.r.below(4) as usize);
         self.t.both(|w| match what {
             0 | 1 => _ = w.drop_packets(from, to, at, 1),
             2 => {
                 if let Some(queue) = w.net.borrow_mut().queues.get_mut(&(from, to)).filter(|q| q.len() > at + 1) {
                     queue.swap(at, at + 1);
+                }
+            }
+            3 => {
+                for msg in w.net.borrow_mut().queues.get_mut(&(from, to)).into_iter().flatten() {
+                    msg.packet.flags &= !packet_flags::ACK_REQ;
                 }
             }
             _ => w.net.borrow_mut().writable.iter_mut().for_each(|writable| writable.extend((0..3).map(LinkId))),
