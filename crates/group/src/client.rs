@@ -2,20 +2,23 @@
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rdma::{
     Access, CompChannel, Context, Cq, Data, Mr, Pd, Qp, QpCap, QpOptions, QpType, RecvWr, SendFlags, SendOp, SendWr,
-    Status, Wc, sys,
+    Status, Wc,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::MOST_WINDOW;
 use crate::error::{Error, Result};
+use crate::message;
 use crate::operation::Operation;
-use crate::rounds::{Entry, RESULT, message_len, note_stride, result_at};
+use crate::rounds::{RESULT, message_len};
 use crate::setup::{self, Endpoint, Hello, Replica, Welcome, kind};
 
 /// Every so many SENDs are signaled: a completion costs a poll of its own.
@@ -84,6 +87,8 @@ pub struct Client {
     /// Polls in a row without an answer.
     in_vain: u32,
     scratch: Vec<u8>,
+    /// Of each place of `messages`: the message in it is that of a gWRITE.
+    writes: Vec<bool>,
 }
 
 impl Client {
@@ -160,6 +165,7 @@ impl Client {
             broken: None,
             in_vain: 0,
             scratch: Vec::new(),
+            writes: vec![false; depth as usize],
         };
         (0..client.depth).try_for_each(|n| client.post_recv(n))?;
         Ok(client)
@@ -210,10 +216,7 @@ impl Client {
                 return Err(Error::Full);
             }
         }
-        self.message(n, op);
-        let len = self.scratch.len();
-        let at = (n % self.depth) as usize * len;
-        self.messages.write(at, &self.scratch);
+        let message = self.message(n, op);
         if let Operation::Write { offset, size } = *op {
             let data = [self.buffer.sge(offset as usize, size as usize)];
             let (addr, rkey) = (self.replicas[0].region + offset, self.replicas[0].rkey);
@@ -221,7 +224,7 @@ impl Client {
             self.requests.post_send(&SendWr { flags: SendFlags::empty(), ..wr })?;
         }
         // A post of its own: a short SEND alone has fewer instructions than one behind another request in a list.
-        let note = [self.messages.sge(at, len)];
+        let note = [self.messages.sge(message.start, message.len())];
         let flags = if (n + 1).is_multiple_of(EVERY) { SendFlags::SIGNALED } else { SendFlags::empty() };
         self.requests.post_send(&SendWr { flags, ..SendWr::new(n + 1, SendOp::Send, Data::Sges(&note)) })?;
         self.submitted += 1;
@@ -230,42 +233,23 @@ impl Client {
         Ok(n)
     }
 
-    /// The message of operation `n`, into `scratch`.
-    fn message(&mut self, n: u64, op: &Operation) {
-        let count = self.replicas.len();
-        self.scratch.clear();
-        for (i, it) in self.replicas.iter().enumerate() {
-            let note = it.notes + n % self.depth * note_stride(i, count) as u64;
-            let result = note + result_at(i, count) as u64;
-            let behind = self.replicas.get(i + 1);
-            let (mut own, mut write) = (Entry::own(it), Entry::next(it, behind));
-            match *op {
-                Operation::Write { offset, size } => {
-                    if let Some(next) = behind {
-                        (write.opcode, write.addr) = (sys::IBV_WR_RDMA_WRITE as u8, next.region + offset);
-                        (write.local.0, write.local.1) = (it.region + offset, size as u32);
-                    }
-                }
-                Operation::Copy { from, to, size } => {
-                    (own.opcode, own.addr) = (sys::IBV_WR_RDMA_WRITE as u8, it.region + to);
-                    own.local = (it.region + from, size as u32, it.lkey);
-                }
-                Operation::CompareSwap { offset, old, new, execute } => {
-                    if execute >> i & 1 != 0 {
-                        (own.opcode, own.addr) = (sys::IBV_WR_ATOMIC_CMP_AND_SWP as u8, it.region + offset);
-                        (own.operand, own.swap) = (old, new);
-                        own.local = (result, RESULT as u32, it.notes_lkey);
-                    }
-                }
-                Operation::Flush { offset, size } => {
-                    (own.opcode, own.addr) = (sys::IBV_WR_RDMA_READ as u8, it.region + offset);
-                    own.local = (result, size.min(RESULT as u64) as u32, it.notes_lkey);
+    /// Puts the message of operation `n` into its place, and gives the place.
+    fn message(&mut self, n: u64, op: &Operation) -> Range<usize> {
+        let (turn, len) = ((n % self.depth) as usize, message_len(0, self.replicas.len()));
+        let at = turn * len;
+        let before = std::mem::replace(&mut self.writes[turn], matches!(op, Operation::Write { .. }));
+        match *op {
+            Operation::Write { offset, size } if before => {
+                for (word, value) in message::write_words(&self.replicas, offset, size) {
+                    self.messages.word(at + word).store(value, Ordering::Relaxed);
                 }
             }
-            self.scratch.extend(own.bytes());
-            self.scratch.extend(write.bytes());
+            _ => {
+                message::put(&self.replicas, turn as u64, op, &mut self.scratch);
+                self.messages.write(at, &self.scratch);
+            }
         }
-        self.scratch.resize(self.scratch.len() + count * RESULT, 0);
+        at..at + len
     }
 
     fn fail(&mut self, why: String) -> Error {

@@ -46,6 +46,7 @@
 
 mod client;
 mod error;
+mod message;
 mod operation;
 mod replica;
 mod rounds;

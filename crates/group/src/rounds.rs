@@ -13,7 +13,7 @@ use crate::setup::{Endpoint, Replica};
 use crate::status::HopStatus;
 
 /// Bytes of an entry, without the rest of a list that has more than one part.
-const ENTRY: usize = field::SGE_LKEY.end;
+pub const ENTRY: usize = field::SGE_LKEY.end;
 /// Bytes of a replica's record: the entry of `own`, and the one of `next`.
 pub const RECORD: usize = 2 * ENTRY;
 /// Bytes of a replica's result.
