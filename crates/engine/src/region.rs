@@ -114,13 +114,15 @@ pub(crate) enum LocalFault {
     Protection,
 }
 
-/// How many regions are remembered. Keys are random: with a place for each of the dozen regions of a chain of replicas,
-/// most of them would share one with another region.
+/// How many regions are remembered: several times the dozen regions of a chain of replicas.
 const RECENT: usize = 64;
+
+/// How many random keys a region may try before it shares a place with another one.
+const KEYS: usize = 16;
 
 /// Where a region is remembered: by the random part of its key.
 #[inline(always)]
-const fn place(key: u32) -> usize {
+pub(crate) const fn place(key: u32) -> usize {
     (key >> 8) as usize % RECENT
 }
 
@@ -170,9 +172,8 @@ pub(crate) struct Regions {
     /// The regions that were found last, each in the place that its key says: mostly one of them is the next. A place
     /// is forgotten when its region goes or changes.
     recent: [Cell<Recent>; RECENT],
-    /// Where the youngest region is remembered. The next region goes elsewhere: a program with two regions mostly uses
-    /// them by turns.
-    placed: usize,
+    /// How many regions there are for each place. A program uses its regions by turns, so a new one goes where none is.
+    placed: [u32; RECENT],
 }
 
 /// Rights that need LOCAL_WRITE on the region (IBTA vol. 1, 11.2.8.2; `ibv_reg_mr(3)`).
@@ -185,7 +186,7 @@ impl Regions {
             mws: Slab::new(limits::MAX_MW),
             keys: KeyMap::default(),
             recent: [const { Cell::new(Recent::NONE) }; RECENT],
-            placed: 0,
+            placed: [0; RECENT],
         }
     }
 
@@ -215,12 +216,19 @@ impl Regions {
         mut random: impl FnMut() -> u64,
     ) -> Result<(MrId, u32)> {
         let mut key = self.new_key(&mut random);
-        while place(key) == self.placed {
-            key = self.new_key(&mut random);
+        let mut others = self.placed[place(key)];
+        for _ in 1..KEYS {
+            if others == 0 {
+                break;
+            }
+            let another = self.new_key(&mut random);
+            if self.placed[place(another)] < others {
+                (key, others) = (another, self.placed[place(another)]);
+            }
         }
-        self.placed = place(key);
         info.key = key;
         let id = self.mrs.insert(Mr { ctx, info, backing, windows: 0, single_copy: 0 }).ok_or(Errno::ENOMEM)?;
+        self.placed[place(key)] += 1;
         self.keys.insert(key >> 8, (key, Keyed::Mr(id)));
         Ok((id, key))
     }
@@ -236,6 +244,7 @@ impl Regions {
     pub fn remove_mr(&mut self, id: MrId) -> Option<Mr> {
         let mr = self.mrs.remove(id)?;
         self.recent[place(mr.info.key)].set(Recent::NONE);
+        self.placed[place(mr.info.key)] -= 1;
         self.keys.remove(&(mr.info.key >> 8));
         Some(mr)
     }

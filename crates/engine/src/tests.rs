@@ -6,6 +6,7 @@ mod errors;
 mod fast_path;
 mod fast_path_timing;
 mod hostile;
+mod keys;
 mod links;
 mod long;
 mod managed;
