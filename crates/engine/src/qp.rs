@@ -172,7 +172,7 @@ impl Qp {
     /// The link over which a request goes out at its post, if nothing stands in front of the request.
     #[inline(always)]
     pub fn gate_out(&mut self) -> Option<LinkId> {
-        self.gate(|gates| gates.out != NOWHERE).then_some(self.gates.out)
+        self.gate(Qp::is_managed, |gates| gates.out != NOWHERE).then_some(self.gates.out)
     }
 
     /// [`Packet::mtu`] of a message of so many bytes.
@@ -183,26 +183,34 @@ impl Qp {
     /// The link over which an acknowledgement goes out, if nothing stands in front of it and nothing else is owed.
     #[inline(always)]
     pub fn gate_of_answers(&mut self) -> Option<LinkId> {
-        self.gate(|gates| gates.answers != NOWHERE).then_some(self.gates.answers)
+        self.gate(|_| false, |gates| gates.answers != NOWHERE).then_some(self.gates.answers)
     }
 
     /// True if SENDs over this link may be taken: it is the peer's link, and no message or WRITE is being received.
     #[inline(always)]
     pub fn takes_sends(&mut self, link: LinkId) -> bool {
-        self.gate(|gates| gates.sends == link)
+        self.gate(|qp| qp.rq.managed.is_some(), |gates| gates.sends == link)
     }
 
     /// True if acknowledgements over this link may be taken: it is the peer's link, and all posted requests have gone
     /// out.
     #[inline(always)]
     pub fn takes_acks(&mut self, link: LinkId) -> bool {
-        self.gate(|gates| gates.acks == link)
+        self.gate(Qp::is_managed, |gates| gates.acks == link)
     }
 
+    fn is_managed(&self) -> bool {
+        self.sq.managed.is_some()
+    }
+
+    /// `never`: the gate is not open in any state. So packets of a managed queue do not pay for the others.
     #[inline(always)]
-    fn gate(&mut self, is_open: impl Fn(&Gates) -> bool) -> bool {
+    fn gate(&mut self, never: impl Fn(&Qp) -> bool, is_open: impl Fn(&Gates) -> bool) -> bool {
         if !is_open(&self.gates) {
             cold_path();
+            if never(self) {
+                return false;
+            }
             self.gates = self.look_at_gates();
         }
         debug_assert!(self.gates == Gates::SHUT || self.gates == self.look_at_gates(), "{:?}", self.gates);
