@@ -262,6 +262,23 @@ fuzz_target!(|data: &[u8]| {
                     (expected, slot) = (expected.wrapping_add(1), slot + 1);
                     continue;
                 }
+                if Message::may_share(&header) && input.byte() & 7 == 0 {
+                    let count = 2 + usize::from(input.byte() % 4);
+                    let mut row = header.repeat(count);
+                    if input.byte() == 0xff {
+                        row.truncate(row.len() - 1);
+                    }
+                    match connection.arrived_together(slot, &row) {
+                        Ok(()) => assert!(matches!(message, Message::Offer { .. })),
+                        Err(why) => {
+                            assert_eq!(why, Reset::Protocol);
+                            connection.reset(why);
+                            world.reset = true;
+                        }
+                    }
+                    slot += 1;
+                    continue;
+                }
                 match connection.arrived(slot, &header, sent) {
                     Ok(kept) => {
                         if !kept {

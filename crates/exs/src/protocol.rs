@@ -11,10 +11,12 @@ mod bytes;
 mod connection;
 mod packets;
 mod pulse;
+#[cfg(test)]
+mod row_tests;
 mod table;
 mod wire;
 
 pub use connection::{Connection, Output, Read, Write};
 pub use table::{Buffer, Done, Op, Outcome, Refused, Remote, Reset, Taken, Transferred};
 pub use wire::{HEADER, HELLO, Hello, HelloError, Immediate, Kind, MAX_LEN, MAX_RING, MAX_SMALL, Malformed, Message};
-pub use wire::{Settings, VERSION};
+pub use wire::{ROW, Settings, TOGETHER, VERSION};

@@ -22,7 +22,11 @@
 //!   and has advertised nothing since.
 //! * A sender whose last transfer was direct and large, and that has no open receive left, waits as well: until the
 //!   receiver has got everything, and has offered a receive or said that it has none.
+//! * Row: while the sender has receives enough, adverts wait until several can go in one message. They do not wait while
+//!   fewer are open, so those that are open let them go when they end.
 //! * RETRACT voids all adverts of a phase, so that a receive can be cancelled. Nothing is advertised until the answer.
+
+use crate::protocol::TOGETHER;
 
 mod receiver;
 mod sender;
@@ -44,6 +48,10 @@ pub struct Shape {
     pub data: u32,
     /// Adverts of which the sender has not said that it is done with them, at most; at least 1.
     pub adverts: u32,
+    /// While so many adverts are open, others wait for each other: see [`Receiver`].
+    pub keep: u32,
+    /// The most adverts that go together, at least 1.
+    pub row: u32,
     /// A transfer of so many bytes is large: it is worth waiting for a receive.
     pub large: u32,
     /// Numbers of bytes wrap behind it: a power of two less one.
@@ -78,6 +86,8 @@ impl Shape {
             chunk: (ring / 4).clamp(1, CHUNK),
             data: u32::from(credits).max(1),
             adverts: u32::from(credits).max(1),
+            keep: KEEP,
+            row: TOGETHER as u32,
             large: LARGE,
             seq_mask: u32::MAX,
             phase_mask: u16::MAX,
@@ -121,6 +131,10 @@ pub fn acks(data: u32) -> u32 {
 /// each other, and a device may move each by one system call of the sender, which is slower than packets on two
 /// processors.
 const CHUNK: u32 = 64 << 10;
+
+/// A sender that has so many open receives does not wait for the next ones. It takes two rows to fill them, so one is
+/// open while the other one is under way.
+const KEEP: u32 = 2 * TOGETHER as u32;
 
 /// From here on a copy costs more than the wait for a message.
 const LARGE: u32 = 8192;

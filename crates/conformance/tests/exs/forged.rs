@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conformance::{collect, library};
-use exs::protocol::{HEADER, HELLO, Hello, Kind, Message, Settings, VERSION};
+use exs::protocol::{HEADER, HELLO, Hello, Kind, Message, Settings, TOGETHER, VERSION};
 use exs::socket::{EventKind, Exs, Options};
 use rdma::sys::cma::*;
 use rdma::{
@@ -90,7 +90,7 @@ fn a_breach_ends_the_connection() {
     let hello = hello(Kind::SeqPacket);
     // What is sent, from the forger's memory and key, and how the receive ends.
     type Forge = fn(u64, u32) -> Vec<u8>;
-    let cases: [(&str, Forge, i32); 5] = [
+    let cases: [(&str, Forge, i32); 7] = [
         (
             "a key that is not one",
             |addr, rkey| {
@@ -107,6 +107,22 @@ fn a_breach_ends_the_connection() {
         ),
         ("no message", |_, _| vec![0xff; 40], libc::EPROTO),
         ("less than a header", |_, _| vec![2; 8], libc::EPROTO),
+        (
+            "messages of two types in one SEND",
+            |addr, rkey| {
+                let advert = Message::Advert { seq: 0, addr, rkey, len: 64, persistent: false };
+                [advert.emit(), Message::Small { seq: 1, len: 0 }.emit()].concat()
+            },
+            libc::EPROTO,
+        ),
+        (
+            "more messages than a SEND may have",
+            |addr, rkey| {
+                let advert = |seq| Message::Advert { seq, addr, rkey, len: 64, persistent: false }.emit();
+                (0..=TOGETHER as u32).flat_map(advert).collect()
+            },
+            libc::EPROTO,
+        ),
         ("SMALL without its data", |_, _| Message::Small { seq: 0, len: 9 }.emit().to_vec(), libc::EPROTO),
     ];
     for (what, forge, errno) in cases {

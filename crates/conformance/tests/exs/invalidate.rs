@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use conformance::{collect, library};
-use exs::protocol::{HEADER, Kind, Message};
+use exs::protocol::{HEADER, Kind, Message, ROW};
 use exs::socket::{EventKind, Exs, Memory, Options, Queue, Socket};
 use rdma::sys::IBV_WC_SEND;
 use rdma::{Access, Bind, Data, MwKind, RecvWr, SendOp, SendWr, Status};
@@ -15,14 +15,19 @@ const LEN: usize = 2000;
 
 /// A socket without small data, connected to a peer that has posted receives.
 fn pair(exs: &Exs, queue: &Arc<Queue>) -> (Arc<Socket>, Forger) {
+    pair_with(exs, queue, 4, 4)
+}
+
+/// As [`pair`], with so many receives, and so many credits in place of the forger's.
+fn pair_with(exs: &Exs, queue: &Arc<Queue>, slots: usize, credits: u8) -> (Arc<Socket>, Forger) {
     let listener = exs.listen(local(), 8, Options { small: 0, ..Options::new(Kind::SeqPacket) }).expect("an address");
     listener.accept(queue, 1).expect("a place");
     let events = library().create_event_channel().expect("a channel");
     let mut hello = hello(Kind::SeqPacket);
-    hello[28] = 1;
+    (hello[7], hello[28]) = (credits, 1);
     let forger = Forger::ask(&events, listener.local_addr().expect("it is bound"), &hello);
-    for slot in 0..4 {
-        let sges = [forger.mr.sge(1024 + slot * HEADER, HEADER)];
+    for slot in 0..slots {
+        let sges = [forger.mr.sge(1024 + slot * HEADER, if slot < 4 { HEADER } else { ROW })];
         forger.qp.post_recv(&RecvWr { wr_id: slot as u64, sges: &sges }).expect("a receive");
     }
     forger.finish();
@@ -116,4 +121,31 @@ fn an_ack_takes_back_the_key_of_the_peer() {
     assert_eq!(message(&forger, 0), Message::Ack { seq: 0 });
     assert_eq!(answer.invalidated_rkey(), Some(rkey));
     assert_eq!(expect(&queue, EventKind::Receive, 2).result, Ok(LEN as u64));
+}
+
+/// Advertisements beyond those that the peer needs for now share a SEND. Its ACK takes back one key; the socket takes
+/// the others before the events.
+#[test]
+fn advertisements_share_a_send() {
+    let exs = Exs::new(&library()).expect("a device");
+    let queue = exs.queue(16).expect("a queue");
+    let memory = exs.memory(LEN).expect("memory");
+    let (socket, forger) = pair_with(&exs, &queue, 5, 16);
+    for send in 0..8 {
+        socket.send(&memory, 0..LEN, &queue, 10 + send).expect("a send");
+    }
+    let lens: Vec<u32> = collect(&forger.cq, 5).iter().map(|wc| wc.byte_len()).collect();
+    assert_eq!(lens, [HEADER, HEADER, HEADER, HEADER, ROW].map(|len| len as u32));
+    let places: Vec<(u64, u32)> = (0..8)
+        .map(|slot| match message(&forger, slot) {
+            Message::Advert { seq, addr, rkey, .. } if seq == slot as u32 => (addr, rkey),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(read(&forger, places[6]), Status::SUCCESS);
+    ack(&forger, 7, places[7].1);
+    for send in 0..8 {
+        assert_eq!(expect(&queue, EventKind::Send, 10 + send).result, Ok(LEN as u64));
+    }
+    assert_eq!(read(&forger, places[6]), Status::REMOTE_ACCESS, "its transfer is over");
 }

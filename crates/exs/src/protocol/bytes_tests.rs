@@ -97,7 +97,7 @@ impl World {
         let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
         let settings: [Settings; 2] = std::array::from_fn(|_| Settings {
             kind: Kind::Stream,
-            credits: 1 + random.below(5) as u16,
+            credits: 1 + [random.below(5), random.below(20)][random.below(2) as usize] as u16,
             small: 0,
             ring: [1, 7, 64, 300][random.below(4) as usize],
         });
@@ -106,7 +106,7 @@ impl World {
             // As the peer hears them.
             let hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false };
             let theirs = Hello::parse(&hello.emit()).expect("a greeting");
-            let places = 1 + random.below(6) as usize;
+            let places = 1 + [random.below(6), random.below(20)][random.below(2) as usize] as usize;
             End {
                 connection: Connection::new(ours, theirs, 1, places).expect("one kind"),
                 slots: Connection::slots(&ours, ours.credits),

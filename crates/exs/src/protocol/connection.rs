@@ -18,7 +18,7 @@ use super::bytes::Bytes;
 use super::packets::Packets;
 use super::pulse::{Beat, Pulse};
 use super::table::{Buffer, Done, Op, Refused, Remote, Reset, Taken, Transferred};
-use super::wire::{HEADER, Hello, Immediate, Kind, MAX_LEN, Message, Settings};
+use super::wire::{HEADER, Hello, Immediate, Kind, MAX_LEN, Message, Settings, TOGETHER};
 use crate::stream::acks;
 
 /// An RDMA READ.
@@ -277,6 +277,21 @@ impl Connection {
             End::Packets(end) => end.arrived(slot, message),
             End::Bytes(end) => end.arrived(message).map(|()| false),
         }
+    }
+
+    /// Take the messages of a SEND in that has more bytes than a header, and begins with one that may share it
+    /// ([`Message::may_share`]). The slot is to be posted now. An error is as that of [`Connection::arrived`].
+    pub fn arrived_together(&mut self, slot: u32, bytes: &[u8]) -> Result<(), Reset> {
+        let (headers, rest) = bytes.as_chunks::<HEADER>();
+        let of_one_type = headers.windows(2).all(|pair| pair[0][0] == pair[1][0]);
+        if !rest.is_empty() || headers.len() > TOGETHER || !of_one_type {
+            return Err(Reset::Protocol);
+        }
+        for header in headers {
+            // None of these stays in its slot.
+            self.arrived(slot, header, HEADER)?;
+        }
+        Ok(())
     }
 
     /// Take a message in that needs nothing but the next receive: small data. The caller copies them to their place,

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 
 use super::connection::{Output, Read};
 use super::table::{Buffer, Done, Op, Outcome, Refused, Remote, Reset};
-use super::wire::{Message, Settings};
+use super::wire::{Message, Settings, TOGETHER};
 
 /// A send of this end. Those with a number are in front of those without.
 #[derive(Debug)]
@@ -369,6 +369,9 @@ impl Packets {
     /// Advertise as many sends as there are credits for, then FIN.
     fn advertise(&mut self) {
         let small = self.small();
+        if self.waits_for_a_row(small) {
+            return;
+        }
         while self.unacked.len() < usize::from(self.theirs.credits) && self.advertised < self.sends.len() {
             let send = &mut self.sends[self.advertised];
             let (seq, len) = (self.next_seq, send.buffer.len);
@@ -390,6 +393,16 @@ impl Packets {
             self.fin = Fin::Sent;
             self.outputs.push_back(Output::Send(Message::Fin { seq: self.next_seq }, None));
         }
+    }
+
+    /// True while the peer has several advertisements to READ, and those that follow are too few to share a SEND. Each
+    /// ACK asks again. What is small, or ends the data, waits for nothing.
+    fn waits_for_a_row(&self, small: u64) -> bool {
+        let (told, rest) = (self.sends.iter().take(self.advertised), self.sends.iter().skip(self.advertised));
+        self.fin == Fin::No
+            && self.sends.len() - self.advertised < TOGETHER
+            && told.filter(|send| !send.small && !send.persistent && !send.ended).count() >= TOGETHER
+            && rest.filter(|send| send.buffer.len <= small || send.persistent).count() == 0
     }
 
     /// The place of an outstanding advertisement among the sends.

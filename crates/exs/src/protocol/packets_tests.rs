@@ -148,7 +148,7 @@ impl World {
         let kind = Kind::SeqPacket;
         let settings: [Settings; 2] = std::array::from_fn(|_| Settings {
             kind,
-            credits: 1 + random.below(4) as u16,
+            credits: 1 + random.below(9) as u16,
             small: [0, 8, 40][random.below(3) as usize],
             ring: 0,
         });
@@ -157,7 +157,7 @@ impl World {
             // As the peer hears them.
             let hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false };
             let theirs = Hello::parse(&hello.emit()).expect("a greeting").settings;
-            let (reads, places) = (1 + random.below(3) as usize, 1 + random.below(6) as usize);
+            let (reads, places) = (1 + random.below(3) as usize, 1 + random.below(12) as usize);
             let mut connection = Packets::new(ours, theirs, reads, places);
             // Numbers wrap early.
             connection.next_seq = u32::MAX - 20;

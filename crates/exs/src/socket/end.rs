@@ -4,6 +4,7 @@ mod begin;
 mod last;
 mod place;
 mod post;
+mod row;
 mod word;
 
 use std::collections::VecDeque;
@@ -20,8 +21,9 @@ use super::pending::Pending;
 use super::queue::{Event, EventKind, Queue, Taker};
 use super::{Memory, Options};
 use crate::protocol::{
-    Connection, Done, HEADER, Kind, Op, Outcome, Output, Refused, Remote, Reset, Taken, Transferred,
+    Connection, Done, HEADER, Kind, Message, Op, Outcome, Output, ROW, Refused, Remote, Reset, Taken, Transferred,
 };
+use row::Row;
 use word::Words;
 
 /// Bits 56-63 of a wr_id: what was posted. Bits 0-31 are the slot, bits 32-39 the requests in front of it that have no
@@ -110,6 +112,8 @@ pub(super) struct End {
     smalls: VecDeque<Op>,
     /// What the peer is to hear of WRITEs.
     words: Words,
+    /// Messages that are to share the next SEND.
+    row: Row,
     peer_has_windows: bool,
     keys: Keys,
     leaving: VecDeque<Leaving>,
@@ -169,7 +173,7 @@ impl End {
         let (qp, inline) = make(INLINE).or_else(|_| make(HEADER)).or_else(|_| make(0))?;
         let stream = settings.kind == Kind::Stream;
         id.init_qp(&qp, if stream { Access::REMOTE_WRITE } else { Access::REMOTE_READ })?;
-        let slot = HEADER + settings.small as usize;
+        let slot = (HEADER + settings.small as usize).max(ROW);
         let slots = device.pd.reg_mr(receive_slots * slot + sends * HEADER, Access::LOCAL_WRITE)?;
         let ring = || device.pd.reg_mr(settings.ring as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
         let ring = stream.then(ring).transpose()?;
@@ -193,6 +197,7 @@ impl End {
             pending: Pending::new(),
             smalls: VecDeque::new(),
             words: Words::default(),
+            row: Row::default(),
             peer_has_windows: false,
             keys,
             leaving: VecDeque::new(),
@@ -285,6 +290,7 @@ impl End {
         let _ = self.qp.set_state(rdma::QpState::Err);
         self.keys.drop_all();
         self.words.clear();
+        self.row.clear();
         if let Some(protocol) = &mut self.protocol {
             protocol.reset(why);
         }
@@ -373,6 +379,12 @@ impl End {
                 self.slots.read(slot as usize * self.slot, &mut header);
                 if let Some(taken) = protocol.take_at_once(&header, len as usize) {
                     self.taken(slot as u32, taken, taker)?;
+                } else if len as usize > HEADER && Message::may_share(&header) {
+                    let mut row = [0; ROW];
+                    let bytes = row.get_mut(..len as usize).ok_or(Reset::Protocol)?;
+                    self.slots.read(slot as usize * self.slot, bytes);
+                    protocol.arrived_together(slot as u32, bytes)?;
+                    self.post_receive(slot as u32).map_err(|_| Reset::Peer)?;
                 } else if !protocol.arrived(slot as u32, &header, len as usize)? {
                     self.post_receive(slot as u32).map_err(|_| Reset::Peer)?;
                 }
@@ -430,8 +442,15 @@ impl End {
 
     #[inline(never)]
     fn act_all(&mut self) {
+        self.act_each();
+        if self.send_row().is_err() {
+            self.reset(Reset::Peer);
+        }
+    }
+
+    fn act_each(&mut self) {
         while let Some(protocol) = &mut self.protocol {
-            let held = self.words.len();
+            let held = self.words.len() + usize::from(!self.row.is_empty());
             let full = self.posted + held + FEW > self.room || self.free_sends.len() <= held;
             if full && protocol.dead().is_none() && (protocol.next_needs_wire() || !self.keys.is_unused()) {
                 return;
@@ -456,6 +475,7 @@ impl End {
         match output {
             Output::Send(message, buffer) => self.send_message(message, buffer),
             Output::End(message, key) => {
+                self.send_row()?;
                 let op = self.ending(Some(key));
                 self.send_header(SEND, op, message, None)
             }
@@ -467,8 +487,10 @@ impl End {
                     return Ok(());
                 }
                 let Some(sge) = self.sge(read.to) else { return Ok(()) };
-                let posted =
-                    self.post(READ, SendOp::Read { addr: read.from.addr, rkey: read.from.rkey }, Data::Sges(&[sge]));
+                // The device may make the copy here.
+                let posted = self.send_row().and_then(|()| {
+                    self.post(READ, SendOp::Read { addr: read.from.addr, rkey: read.from.rkey }, Data::Sges(&[sge]))
+                });
                 if let (Err(_), Some(protocol)) = (posted, &mut self.protocol) {
                     // It will not complete. Those behind it have not been posted.
                     protocol.reset(Reset::Peer);

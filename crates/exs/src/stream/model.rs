@@ -446,7 +446,7 @@ fn ends(count: usize, edges: &[(u32, u32)]) -> Result<(), Fault> {
 }
 
 fn shape(mutant: Option<Mutant>) -> Shape {
-    Shape { ring: 4, chunk: 2, data: 2, adverts: 4, large: 2, seq_mask: 7, phase_mask: 7, mutant }
+    Shape { ring: 4, chunk: 2, data: 2, adverts: 4, keep: 2, row: 2, large: 2, seq_mask: 7, phase_mask: 7, mutant }
 }
 
 /// Every state that bounds allow has been visited.

@@ -308,6 +308,11 @@ impl Receiver {
         if busy || self.fin || self.unseen >= self.shape.adverts {
             return None;
         }
+        // One that begins a row takes the others with it.
+        let (open, more) = (self.open as u32, self.receives.len() - self.open);
+        if open >= self.shape.keep && open.is_multiple_of(self.shape.row) && more < self.shape.row as usize {
+            return None;
+        }
         if !self.phase.is_multiple_of(2) {
             (self.phase, self.fresh) = (self.shape.phase(self.phase, 1), true);
         }

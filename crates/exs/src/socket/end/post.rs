@@ -2,13 +2,15 @@
 
 use rdma::{Access, Data, Mr, SendFlags, SendOp, SendWr, Sge};
 
+use super::row::Row;
 use super::{End, GIVE, INLINE, NO_SLOT, SEND, SILENT, SMALL, WRITE};
-use crate::protocol::{Buffer, HEADER, Immediate, Message, Op, Remote, Reset, Write};
+use crate::protocol::{Buffer, HEADER, Immediate, Message, Op, ROW, Remote, Reset, Write};
 
 impl End {
     /// WRITE, and tell the peer, at once or later ([`super::word`]).
     pub(super) fn write(&mut self, Write { from, to: Remote { addr, rkey }, imm, ends }: Write) -> rdma::Result<()> {
         let Some(sge) = self.sge(from) else { return Ok(()) };
+        self.send_row()?;
         // One into the ring goes by packets, no faster than the peer takes it: a ring that is filled by single copies
         // is never empty, and nothing is offered then.
         if from.len < self.imm_below || !self.asks && !Immediate::parse(imm).direct {
@@ -35,6 +37,9 @@ impl End {
         // Those that are not of the other direction go behind what the peer is to hear of the transfers.
         if !matches!(message, Message::Offer { .. } | Message::Room(_) | Message::Retract(_)) {
             self.tell()?;
+        }
+        if !Row::takes(&message) {
+            self.send_row()?;
         }
         let (mut message, mut data, mut before) = (message, None, 0);
         let small = matches!(message, Message::Small { .. });
@@ -68,6 +73,9 @@ impl End {
         self.silent += before;
         if small {
             self.smalls.extend(buffer.map(|buffer| Op(buffer.region)));
+        }
+        if Row::takes(&message) && self.inline >= ROW {
+            return self.join(message);
         }
         self.send_header(kind, SendOp::Send, message, data)
     }

@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use super::{End, SEND};
-use crate::protocol::{Message, Reset};
+use crate::protocol::{Message, ROW, Reset};
 
 /// The most words that wait: the peer posts new receives while the next transfers are under way. A peer that hears of
 /// all its receives at once has none left for a moment, and says that it is late.
@@ -63,9 +63,24 @@ impl Words {
 impl End {
     /// Send all words that wait.
     pub(super) fn tell(&mut self) -> rdma::Result<()> {
+        if self.words.held.is_empty() {
+            return Ok(());
+        }
+        self.send_row()?;
+        let mut over = None;
         while let Some((word, key)) = self.words.held.pop_front() {
-            let op = self.ending(key);
-            self.send_header(SEND, op, word, None)?;
+            if self.inline < ROW {
+                let op = self.ending(key);
+                self.send_header(SEND, op, word, None)?;
+                continue;
+            }
+            // One key can be taken back by a SEND.
+            over = key.or(over);
+            self.row.push(word);
+            if self.row.is_full() || self.words.held.is_empty() {
+                let op = self.ending(over.take());
+                self.send_row_by(op)?;
+            }
         }
         self.words.clear();
         Ok(())
