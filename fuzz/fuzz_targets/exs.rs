@@ -269,7 +269,8 @@ fuzz_target!(|data: &[u8]| {
                         row.truncate(row.len() - 1);
                     }
                     match connection.arrived_together(slot, &row) {
-                        Ok(()) => assert!(matches!(message, Message::Offer { .. })),
+                        // A byte that was changed may have made DATA of another message.
+                        Ok(()) => {}
                         Err(why) => {
                             assert_eq!(why, Reset::Protocol);
                             connection.reset(why);
