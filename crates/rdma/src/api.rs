@@ -17,6 +17,7 @@ pub struct Library {
     pub(crate) api: Api,
     cm: Result<CmApi, String>,
     pub(crate) dv: Option<DvApi>,
+    pub(crate) near: Option<NearApi>,
     path: String,
 }
 
@@ -117,6 +118,12 @@ api! {
     ack_cm_event = c"rdma_ack_cm_event"(*mut rdma_cm_event) -> c_int;
 }
 
+api! {
+    NearApi;
+    alloc = c"softrnic_dv_alloc"(*mut ibv_context, usize) -> *mut c_void;
+    free = c"softrnic_dv_free"(*mut ibv_context, *mut c_void) -> c_int;
+}
+
 /// The versions that libibverbs gives its functions, and librdmacm those above. For an unversioned request the linker
 /// could find the functions of 2006, whose structures differ.
 const VERSIONS: [&CStr; 6] =
@@ -190,7 +197,9 @@ impl Library {
         };
         // SAFETY: likewise for `softrnic_dv_*` and softrnic/dv_queues.h.
         let dv = unsafe { DvApi::look_up(|name| symbol(handle, name)) };
-        Ok(Arc::new(Library { api, cm, dv, path }))
+        // SAFETY: likewise, and softrnic/dv.h.
+        let near = unsafe { NearApi::look_up(handle) }.ok();
+        Ok(Arc::new(Library { api, cm, dv, near, path }))
     }
 
     /// The functions of connections. ENOSYS: there is no librdmacm, or it is too old.

@@ -24,6 +24,7 @@
 //! |---|---|
 //! | library, device, domain | [`Library`], [`Device`], [`Context`], [`Pd`] |
 //! | memory: its own, the caller's, the device's | [`Pd::reg_mr`], [`Pd::reg_mr_caller`], [`Context::alloc_dm`] |
+//! | memory that peers map | [`Pd::reg_mr_mapped`] |
 //! | queue pairs, and rdma_cm(7) for their connections | [`Qp`], [`CmId`] |
 //! | requests: one, several, prepared | [`Qp::post_send`], [`Qp::post_sends`], [`SendList`], [`RecvList`] |
 //! | requests of `ibv_wr_post(3)` | [`Qp::build`] |
@@ -56,6 +57,7 @@ mod fork;
 mod memory;
 #[cfg(doctest)]
 mod misuse;
+mod pages;
 mod post;
 mod prepared;
 mod qp;

@@ -6,53 +6,12 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use sys::*;
 use verbs::Access;
 
 use crate::error::{Error, Result, number, pointer};
+use crate::pages::Pages;
 use crate::{Errno, Pd};
-
-/// Whole pages from the system.
-struct Pages {
-    start: NonNull<u8>,
-    mapped: usize,
-}
-
-impl Pages {
-    fn new(len: usize) -> Result<Self> {
-        let mapped = len.max(1).next_multiple_of(rustix::param::page_size());
-        let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice. Populated, so that the first access by an
-        // adapter does not pay for the pages.
-        let start =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, rights, MapFlags::PRIVATE | MapFlags::POPULATE) };
-        match start {
-            Ok(start) => Ok(Pages { start: NonNull::new(start.cast()).expect("not at address 0"), mapped }),
-            Err(errno) => Err(Error::new("mmap", errno.raw_os_error())),
-        }
-    }
-}
-
-impl Pages {
-    fn of_file(file: BorrowedFd<'_>, len: usize) -> Result<Self> {
-        let mapped = len.max(1).next_multiple_of(rustix::param::page_size());
-        let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice.
-        let start = unsafe { mmap(std::ptr::null_mut(), mapped, rights, MapFlags::SHARED, file, 0) };
-        match start {
-            Ok(start) => Ok(Pages { start: NonNull::new(start.cast()).expect("not at address 0"), mapped }),
-            Err(errno) => Err(Error::new("mmap", errno.raw_os_error())),
-        }
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        // SAFETY: this value's own mapping; the holder of the Pages has deregistered it before.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
-    }
-}
 
 /// A memory region.
 ///
@@ -67,11 +26,6 @@ pub struct Mr {
     // Dropped after the deregistration in `drop`, because fields are. None: the memory is the caller's.
     pages: Option<Arc<Pages>>,
 }
-
-// SAFETY: a mapping is not tied to a thread; what is in it is reached by volatile and atomic operations only.
-unsafe impl Send for Pages {}
-// SAFETY: as above.
-unsafe impl Sync for Pages {}
 
 // SAFETY: the bytes are reached by volatile and atomic operations only, and live as long as the region (they are its
 // own, or it is the contract of `reg_mr_caller`); verbs are thread-safe.
@@ -102,6 +56,14 @@ impl Pd {
         self.register_pages(Arc::new(Pages::new(len)?), len, access)
     }
 
+    /// As [`Pd::reg_mr`], in memory that peers of the same host map too, if the device has such memory (that of
+    /// softrnic has: `softrnic/dv.h`) and some is left: a WRITE or READ of theirs is then a copy in memory. Otherwise
+    /// it is ordinary memory.
+    pub fn reg_mr_mapped(self: &Arc<Self>, len: usize, access: Access) -> Result<Arc<Mr>> {
+        let pages = Pages::mapped_by_peers(&self.context, len).map_or_else(|| Pages::new(len), Ok)?;
+        self.register_pages(Arc::new(pages), len, access)
+    }
+
     /// Map the first `len` bytes of a file, shared, and register them (`ibv_reg_mr(3)`): what peers write is in the
     /// file, for all processes that read or map it. If the file becomes shorter, an access ends the process (SIGBUS,
     /// `mmap(2)`).
@@ -124,7 +86,7 @@ impl Pd {
     }
 
     fn register_pages(self: &Arc<Self>, pages: Arc<Pages>, len: usize, access: Access) -> Result<Arc<Mr>> {
-        let start = pages.start;
+        let start = pages.start();
         // SAFETY: the region holds the pages, which nothing but regions uses.
         unsafe { self.register(start, len, access, true, Some(pages)) }
     }
@@ -236,6 +198,11 @@ impl Mr {
 
     pub(crate) fn as_ptr(&self) -> *mut ibv_mr {
         self.raw.as_ptr()
+    }
+
+    /// True if it has memory of [`Pd::reg_mr_mapped`] that is not ordinary.
+    pub fn is_mapped(&self) -> bool {
+        self.pages.as_ref().is_some_and(|pages| pages.is_the_devices())
     }
 
     /// The number of bytes.

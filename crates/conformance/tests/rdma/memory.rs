@@ -130,3 +130,28 @@ fn an_entry_is_not_cut_to_32_bits() {
         assert_eq!(mr.sge(64, u32::MAX as usize).length(), u32::MAX);
     }
 }
+
+/// Memory that peers map: as any other, as long as the device has some.
+#[test]
+fn memory_that_peers_map_comes_and_goes() {
+    let pair = Pair::new();
+    let (pd, access) = (&pair.fixture.pd, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    let to = pd.reg_mr_mapped(LEN, access).expect("memory");
+    assert!(to.is_mapped() && !pd.reg_mr(LEN, access).expect("memory").is_mapped());
+    assert_eq!(to.load(LEN - 1), 0, "it is zeroed");
+    let from = pd.reg_mr(LEN, Access::LOCAL_WRITE).expect("memory");
+    from.write(0, &[7; LEN]);
+    let op = SendOp::Write { addr: to.addr(), rkey: to.rkey() };
+    pair.from
+        .post_send(&SendWr { flags: SendFlags::SIGNALED, ..SendWr::new(1, op, Data::Sges(&[from.sge(0, LEN)])) })
+        .expect("a WRITE");
+    pair.done(1);
+    assert_eq!(to.load(LEN - 1), 7);
+    // There are 256 MiB (softrnic/dv.h).
+    for _ in 0..3 {
+        let most = pd.reg_mr_mapped(150 << 20, access).expect("memory");
+        assert!(most.is_mapped(), "what was dropped is given back");
+        let rest = pd.reg_mr_mapped(150 << 20, access).expect("memory");
+        assert!(!rest.is_mapped(), "ordinary memory is left");
+    }
+}
