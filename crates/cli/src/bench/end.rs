@@ -66,7 +66,7 @@ impl Room {
     }
 
     /// The size in whole pages: only those can be moved to memory that peers map (docs/migrate.md).
-    fn bytes(self) -> usize {
+    pub fn bytes(self) -> usize {
         (2 * self.half + 64).next_multiple_of(4096)
     }
 }
@@ -211,10 +211,12 @@ struct Loose {
 
 impl End {
     /// Open the device, and connect with the other side, which does so at the same time. `talk` sends this side's
-    /// endpoints and receives the other's.
+    /// endpoints and receives the other's. The region lies over the bytes of `memory`, which are at least
+    /// [`Room::bytes`], or over its own.
     pub fn open(
         options: &DeviceOptions,
         room: Room,
+        memory: Option<&Mr>,
         talk: impl FnOnce(Vec<Endpoint>) -> Result<Vec<Endpoint>, String>,
     ) -> Result<Self, String> {
         let fixture = options.open()?;
@@ -223,7 +225,11 @@ impl End {
         if atomics {
             access |= Access::REMOTE_ATOMIC;
         }
-        let mr = fixture.pd.reg_mr(room.bytes(), access).map_err(text)?;
+        let mr = match memory {
+            Some(memory) => fixture.pd.reg_mr_again(memory, access),
+            None => fixture.pd.reg_mr(room.bytes(), access),
+        }
+        .map_err(text)?;
         let cq = |channel: Option<&Arc<CompChannel>>| fixture.context.create_cq(2 * DEPTH, channel, 0).map_err(text);
         let cqs = [cq(None)?, cq(None)?];
         let channel = || fixture.context.create_comp_channel().map_err(text);

@@ -141,7 +141,7 @@ pub fn peer(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
     if let Some(core) = core {
         pin::pin(core);
     }
-    let mut end = End::open(device, room, |ours| {
+    let mut end = End::open(device, room, None, |ours| {
         let theirs = link.receive()?;
         link.send(&ours)?;
         Ok(theirs)

@@ -108,7 +108,7 @@ pub fn first(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
     if let Some([ours, _]) = cores {
         pin::pin(ours);
     }
-    let end = End::open(device, room, |ours: Vec<Endpoint>| {
+    let end = End::open(device, room, None, |ours: Vec<Endpoint>| {
         other.link.send(&ours)?;
         other.link.receive()
     })?;

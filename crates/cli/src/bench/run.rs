@@ -164,7 +164,7 @@ pub fn measure(options: &Options) -> Result<Results, String> {
 
 /// Open the device and connect with the other process.
 pub fn open(options: &Options, room: Room, link: &mut Link) -> Result<End, String> {
-    let end = End::open(&options.device, room, |ours: Vec<Endpoint>| {
+    let end = End::open(&options.device, room, None, |ours: Vec<Endpoint>| {
         link.send(&ours)?;
         link.receive()
     })?;

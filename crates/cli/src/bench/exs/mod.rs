@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::Job;
 use super::case::{Case, Operation, Transport, Waiting};
-use super::end::{End, Hello, Room};
+use super::end::End;
 use super::machine::Machine;
 use super::plan::Sizes;
 use super::stats::{Spread, ratio};
@@ -134,6 +134,26 @@ pub struct Task {
     pub bytes: usize,
 }
 
+/// The first message to the other process.
+#[derive(Serialize, Deserialize)]
+struct Hello {
+    /// The core that the process is pinned to.
+    core: Option<usize>,
+    /// Whether verbs are measured, too: a device of iWARP has no queue pair without a connection of rdma_cm.
+    verbs: bool,
+}
+
+/// What the other process has to do next.
+#[derive(Serialize, Deserialize)]
+enum Order {
+    /// Answer extended sockets, or TCP.
+    Measure(Task),
+    /// Answer verbs, until the end of those jobs.
+    Verbs,
+    /// End.
+    End,
+}
+
 /// A figure beside its limit.
 #[derive(Serialize)]
 struct Row {
@@ -156,36 +176,11 @@ struct Row {
 struct Bench<'a> {
     options: &'a Options,
     budget: Duration,
-    /// None: the device has no queue pair without a connection of rdma_cm, as one of iWARP.
-    verbs: Option<Verbs>,
-    /// The process that answers extended sockets and TCP.
+    /// The queue pairs of verbs alone, upon the memory of `near`. None: they are not measured.
+    verbs: Option<End>,
+    /// The process that answers.
     other: &'a mut Link,
     near: Near,
-}
-
-/// The process that answers verbs, and the queue pairs that lead to it.
-struct Verbs {
-    other: Other,
-    end: End,
-}
-
-impl Verbs {
-    fn start(options: &Options, core: Option<usize>) -> Result<(Other, Room), String> {
-        let largest = options.sizes.list().into_iter().max().unwrap_or(8);
-        let room = Room::new(largest.max(figures::LARGEST), false);
-        let mut other = Other::start(Role::Bench, &options.device)?;
-        other.link.send(&Hello { core, room })?;
-        Ok((other, room))
-    }
-
-    fn open(options: &Options, (mut other, room): (Other, Room)) -> Result<Verbs, String> {
-        let end = End::open(&options.device, room, |ours| {
-            other.link.send(&ours)?;
-            other.link.receive()
-        })?;
-        let () = other.link.receive()?;
-        Ok(Verbs { other, end })
-    }
 }
 
 impl Bench<'_> {
@@ -212,8 +207,11 @@ impl Bench<'_> {
 
     /// As many bytes by verbs.
     fn verbs(&mut self, task: &Task) -> Result<Option<(String, f64)>, String> {
-        let Some(Verbs { other, end }) = &mut self.verbs else { return Ok(None) };
-        limit(task, end, &mut other.link, self.budget)
+        let Some(end) = &self.verbs else { return Ok(None) };
+        self.other.send(&Order::Verbs)?;
+        let limit = limit(task, end, self.other, self.budget)?;
+        self.other.send(&Job::End)?;
+        Ok(limit)
     }
 
     /// All ways and sizes.
@@ -266,23 +264,26 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
                 .into(),
         );
     }
-    let started = (!iwarp).then(|| Verbs::start(options, cores.map(|(_, theirs)| theirs))).transpose()?;
     let mut other = Other::start(Role::ExsBlast, &options.device)?;
-    other.link.send(&cores.map(|(_, theirs)| theirs))?;
+    other.link.send(&Hello { core: cores.map(|(_, theirs)| theirs), verbs: !iwarp })?;
     if let Some((ours, _)) = cores {
         pin::pin(ours);
     }
-    let verbs = started.map(|started| Verbs::open(options, started)).transpose()?;
     let near = Near::new(&options.device)?;
+    let open = || {
+        End::open(&options.device, work::room(), Some(near.memory()), |ours| {
+            other.link.send(&ours)?;
+            other.link.receive()
+        })
+    };
+    let verbs = (!iwarp).then(open).transpose()?;
+    let () = other.link.receive()?;
     let budget = Duration::from_millis(options.time);
     let mut bench = Bench { options, budget, verbs, other: &mut other.link, near };
     let measure = |must: &Must| figures::measure(&mut bench, must);
     let met = if musts { figures::musts().iter().map(measure).collect::<Result<_, _>>()? } else { Vec::new() };
     let rows = if options.figures { Vec::new() } else { bench.rows()? };
-    if let Some(verbs) = &mut bench.verbs {
-        verbs.other.link.send(&Job::End)?;
-    }
-    other.link.send(&None::<Task>)?;
+    other.link.send(&Order::End)?;
     match (&options.page, options.json) {
         (Some(path), _) => page::write_page(options, &met, &rows, &machine, cores, path)?,
         (_, true) if options.figures => println!("{}", serde_json::to_string_pretty(&met).map_err(text)?),

@@ -41,8 +41,8 @@ fn page(met: &[Met], rows: &[Row], plots: &[Plot], machine: &Machine, how: &str,
     let mut page = format!(
         "# Figures of EXS\n\n\
          Made from one run of `softrnic exs-blast --page FILE`. Each figure is measured in turns with the one that it\n\
-         is compared with, on the same cores; a ratio is the median of the rounds' ratios. [exs.md](exs.md) says what\n\
-         the ways of transfer are.\n\n\
+         is compared with, by the same processes and from and into the same memory; a ratio is the median of the\n\
+         rounds' ratios. [exs.md](exs.md) says what the ways of transfer are.\n\n\
          - Machine: {machine}.\n- {how}.\n\n\
          ## What must be reached\n\n"
     );

@@ -6,29 +6,45 @@ use std::sync::Arc;
 
 use exs::socket::{EventKind, Exs, Memory, Queue, Socket, WaitMode};
 
-use super::super::end::LARGEST;
-use super::super::pin;
-use super::work::{await_kind, deep, events, more, options, refused};
-use super::{Task, Way, What};
+use super::super::end::End;
+use super::super::{answer, pin};
+use super::work::{await_kind, deep, events, more, options, refused, room, sink as place, source};
+use super::{Hello, Order, Task, Way, What};
 use crate::fixture::{DeviceOptions, text};
 use crate::link::Link;
 
 /// Carry out tasks until their end.
 pub fn serve(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
-    if let Some(core) = link.receive::<Option<usize>>()? {
+    let Hello { core, verbs } = link.receive()?;
+    if let Some(core) = core {
         pin::pin(core);
     }
     let (library, _) = device.find()?;
     let exs = Exs::new(&library).map_err(refused)?;
-    let memory = exs.memory(2 * LARGEST).map_err(refused)?;
-    while let Some(task) = link.receive_at_last::<Option<Task>>()? {
-        match task.way {
-            Way::Tcp => tcp(&task, link)?,
-            _ => one(&exs, &memory, &task, link)?,
+    let memory = exs.memory(room().bytes()).map_err(refused)?;
+    let open = |link: &mut Link| {
+        End::open(device, room(), Some(memory.bytes()), |ours| {
+            let theirs = link.receive()?;
+            link.send(&ours)?;
+            Ok(theirs)
+        })
+    };
+    let mut end = verbs.then(|| open(link)).transpose()?;
+    link.send(&())?;
+    loop {
+        match (link.receive_at_last()?, &mut end) {
+            (Order::End, _) => return Ok(()),
+            (Order::Verbs, Some(end)) => answer::serve(end, link)?,
+            (Order::Verbs, None) => return Err("no queue pairs".into()),
+            (Order::Measure(task), _) => {
+                match task.way {
+                    Way::Tcp => tcp(&task, link)?,
+                    _ => one(&exs, &memory, &task, link)?,
+                }
+                link.send(&())?;
+            }
         }
-        link.send(&())?;
     }
-    Ok(())
 }
 
 fn one(exs: &Exs, memory: &Arc<Memory>, task: &Task, link: &mut Link) -> Result<(), String> {
@@ -43,7 +59,7 @@ fn one(exs: &Exs, memory: &Arc<Memory>, task: &Task, link: &mut Link) -> Result<
     }
     match (task.what, task.way) {
         (_, Way::Persistent) => {
-            socket.send_persistent(memory, 0..task.bytes, &queue, 1).map_err(refused)?;
+            socket.send_persistent(memory, place(task.bytes), &queue, 1).map_err(refused)?;
             link.send(&())?;
             // It ends with the connection.
             events(&queue, 1)?;
@@ -58,7 +74,7 @@ fn one(exs: &Exs, memory: &Arc<Memory>, task: &Task, link: &mut Link) -> Result<
 
 /// Send back all that comes.
 fn echo(memory: &Arc<Memory>, task: &Task, socket: &Socket, queue: &Arc<Queue>, link: &mut Link) -> Result<(), String> {
-    let receive = || socket.receive(memory, LARGEST..LARGEST + task.bytes, true, queue, 2).map_err(refused);
+    let receive = || socket.receive(memory, place(task.bytes), true, queue, 2).map_err(refused);
     receive()?;
     link.send(&())?;
     let mut list = Vec::new();
@@ -72,7 +88,7 @@ fn echo(memory: &Arc<Memory>, task: &Task, socket: &Socket, queue: &Arc<Queue>, 
                 return Ok(());
             }
             event.result.map_err(refused)?;
-            socket.send(memory, 0..task.bytes, queue, 1).map_err(refused)?;
+            socket.send(memory, source(task.bytes), queue, 1).map_err(refused)?;
             receive()?;
         }
     }
@@ -81,7 +97,7 @@ fn echo(memory: &Arc<Memory>, task: &Task, socket: &Socket, queue: &Arc<Queue>, 
 /// Take all that comes.
 fn sink(memory: &Arc<Memory>, task: &Task, socket: &Socket, queue: &Arc<Queue>, link: &mut Link) -> Result<(), String> {
     let late = task.way == Way::Late;
-    let receive = |handle| socket.receive(memory, 0..task.bytes, true, queue, handle).map_err(refused);
+    let receive = |handle| socket.receive(memory, place(task.bytes), true, queue, handle).map_err(refused);
     let ahead = if late { 0 } else { 2 * deep(task) };
     (0..ahead).try_for_each(|handle| receive(handle).map(drop))?;
     link.send(&())?;

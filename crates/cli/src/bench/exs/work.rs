@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,10 +11,11 @@ use exs::socket::{Event, EventKind, Exs, Memory, Options, Queue, Socket, WaitMod
 use limits::Buffer;
 use limits::copy::{Walk, memcpy};
 use quanta::Clock;
+use rdma::Mr;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::super::end::LARGEST;
-use super::{Task, Way, What};
+use super::super::end::{LARGEST, Room};
+use super::{Order, Task, Way, What};
 use crate::fixture::{DeviceOptions, PATIENCE, text};
 use crate::link::Link;
 
@@ -25,6 +27,23 @@ const IN_FLIGHT: u64 = 4 << 20;
 const SELDOM: usize = 16;
 /// Round trips before the ones that count.
 const WARM_UP: usize = 30;
+
+/// The layout of the memory of either process. Verbs use the same bytes: the time of a copy depends on the pages more
+/// than on what asks for it, so two buffers would not compare two ways.
+pub fn room() -> Room {
+    Room::new(LARGEST, false)
+}
+
+/// The place of so many bytes to send.
+pub fn source(bytes: usize) -> Range<usize> {
+    Room::SOURCE..Room::SOURCE + bytes
+}
+
+/// The place of so many bytes of the peer.
+pub fn sink(bytes: usize) -> Range<usize> {
+    let start = room().sink();
+    start..start + bytes
+}
 
 /// The result of a measurement.
 pub struct Figure {
@@ -89,13 +108,18 @@ impl Near {
     pub fn new(device: &DeviceOptions) -> Result<Near, String> {
         let (library, _) = device.find()?;
         let exs = Exs::new(&library).map_err(|errno| format!("no extended sockets: {errno:?}"))?;
-        let memory = exs.memory(2 * LARGEST).map_err(|errno| format!("no memory: {errno:?}"))?;
+        let memory = exs.memory(room().bytes()).map_err(|errno| format!("no memory: {errno:?}"))?;
         Ok(Near { exs, memory, clock: Clock::new() })
+    }
+
+    /// The memory that everything is measured with.
+    pub fn memory(&self) -> &Mr {
+        self.memory.bytes()
     }
 
     /// Measure, with the other process.
     pub fn measure(&mut self, task: &Task, link: &mut Link, budget: Duration) -> Result<Figure, String> {
-        link.send(&Some(task))?;
+        link.send(&Order::Measure(*task))?;
         let to: SocketAddr = link.receive()?;
         if task.way == Way::Tcp {
             return tcp(task, to, link, budget);
@@ -135,14 +159,14 @@ impl Near {
     /// Microseconds one way.
     fn ping(&self, task: &Task, socket: &Socket, queue: &Arc<Queue>, budget: Duration) -> Result<f64, String> {
         let (memory, bytes) = (&self.memory, task.bytes);
-        let receive = || socket.receive(memory, LARGEST..LARGEST + bytes, true, queue, 2).map_err(refused);
+        let receive = || socket.receive(memory, sink(bytes), true, queue, 2).map_err(refused);
         receive()?;
         let (mut times, mut list) = (Vec::new(), Vec::new());
         let began = Instant::now();
         let mut last = self.clock.raw();
         // The system's clock is read seldom: the reading would be a part of what is measured.
         while times.len() < WARM_UP * 2 || times.len() % SELDOM > 0 || began.elapsed() < budget {
-            socket.send(memory, 0..bytes, queue, 1).map_err(refused)?;
+            socket.send(memory, source(bytes), queue, 1).map_err(refused)?;
             let mut came = 0;
             while came < 2 {
                 more(queue, 2, &mut list)?;
@@ -167,7 +191,7 @@ impl Near {
         let began = Instant::now();
         let mut last = self.clock.raw();
         while times.len() < WARM_UP * 2 || times.len() % SELDOM > 0 || began.elapsed() < budget {
-            socket.receive(&self.memory, 0..task.bytes, false, queue, 2).map_err(refused)?;
+            socket.receive(&self.memory, source(task.bytes), false, queue, 2).map_err(refused)?;
             await_kind(queue, EventKind::Receive)?;
             let now = self.clock.raw();
             times.push(self.clock.delta(last, now));
@@ -178,13 +202,15 @@ impl Near {
 
     /// Megabytes a second by receives of what stays advertised.
     fn fetch_many(&self, task: &Task, socket: &Socket, queue: &Arc<Queue>, budget: Duration) -> Result<f64, String> {
-        let post = |_| socket.receive(&self.memory, 0..task.bytes, false, queue, 2).map(drop).map_err(refused);
+        let post = |_| socket.receive(&self.memory, source(task.bytes), false, queue, 2).map(drop).map_err(refused);
         rate(task, queue, budget, post)
     }
 
     /// Megabytes a second.
     fn blast(&self, task: &Task, socket: &Socket, queue: &Arc<Queue>, budget: Duration) -> Result<f64, String> {
-        rate(task, queue, budget, |n| socket.send(&self.memory, 0..task.bytes, queue, n).map(drop).map_err(refused))
+        rate(task, queue, budget, |n| {
+            socket.send(&self.memory, source(task.bytes), queue, n).map(drop).map_err(refused)
+        })
     }
 }
 
