@@ -24,7 +24,7 @@ use crate::core::{Core, Guard, Mode};
 use crate::fast_poll::Finds;
 use crate::idle_monitor::IdleMonitor;
 use crate::sleep::Sleeper;
-use crate::{Nic, thread};
+use crate::{Nic, now, thread};
 
 /// Polls in armed mode before polled mode begins: a loop of events polls once or twice per event and should not pay for
 /// the change. Polls that find completions count where the program waits for no events.
@@ -51,6 +51,8 @@ const POLLS_BEFORE_YIELD: u32 = 1024;
 const YIELD_EVERY: u32 = 128;
 /// How often arming takes in packets that came in the meantime before it leaves them to the NIC thread.
 const ARM_ROUNDS: u32 = 8;
+/// How many checks in a row the NIC thread leaves out because a thread of the program holds the lock at that moment.
+const PASSED_OVER: u32 = 8;
 /// How long the NIC thread waits for the lock before it checks whether a report is asked for.
 pub(crate) const LOCK_PATIENCE: Duration = Duration::from_millis(200);
 /// The rounds in which a full link is emptied; a ring has room for fewer packets than that.
@@ -341,12 +343,14 @@ struct PollCheck {
     polls: u64,
     /// The time at which that count was last found to have grown.
     grown_at: u64,
+    /// The checks that may be left out before the next one; 0: the program was not at work at the last one.
+    spare: u32,
 }
 
 impl PollCheck {
     /// The view of a program that has polled `polls` times, and does not now.
     fn at_rest(polls: u64) -> Self {
-        PollCheck { tick: TICK_MIN, doubted: false, polls, grown_at: 0 }
+        PollCheck { tick: TICK_MIN, doubted: false, polls, grown_at: 0, spare: 0 }
     }
 
     /// True if the program moves its data itself: it has polled since the last check (`polled`), or that check was so
@@ -355,14 +359,15 @@ impl PollCheck {
         polled || now.saturating_sub(self.grown_at) < PAUSE
     }
 
-    /// The time of the next check of a program that is at work. `seldom`: the clock was read longer than [`PAUSE`] ago,
-    /// and no thread was in the library. `parked`: a request waits for room in a window, for which peers do not ring a
-    /// process that polls, or there are TCP connections, of which this thread hears nothing while the program polls.
+    /// The time of the next check of a program that is at work. `seldom`: the clock was read longer than [`PAUSE`]
+    /// before this one was due, and no thread was in the library. `parked`: a request waits for room in a window, for
+    /// which peers do not ring a process that polls, or there are TCP connections, of which this thread hears nothing
+    /// while the program polls.
     fn next(&mut self, polls: u64, now: u64, seldom: bool, parked: bool) -> u64 {
         if polls == self.polls {
             return self.grown_at + PAUSE;
         }
-        (self.polls, self.grown_at) = (polls, now);
+        (self.polls, self.grown_at, self.spare) = (polls, now, PASSED_OVER);
         // Never twice in a row: a program that has polled since the first check polls seldom, and needs no closer
         // check.
         self.doubted = seldom && !self.doubted;
@@ -370,7 +375,25 @@ impl PollCheck {
             return now + PAUSE;
         }
         self.tick = if parked { TICK_PARKED } else { (self.tick * 2).min(TICK_MAX) };
-        now + self.tick
+        self.due(now)
+    }
+
+    /// True if a check is left out for which only the timer has woken this thread, while another thread holds the lock.
+    fn passes_over(&mut self, only_timer: bool) -> bool {
+        let passes = only_timer && self.spare > 0;
+        self.spare -= u32::from(passes);
+        passes
+    }
+
+    /// The time of a check after a tick.
+    fn due(&self, now: u64) -> u64 {
+        if self.tick < TICK_MAX {
+            return now + self.tick;
+        }
+        // The nearest whole one, for all threads of a host: then a processor has one interrupt for all of them, which
+        // costs a virtual one tens of microseconds.
+        let next = now + TICK_MAX + TICK_MAX / 2;
+        next - next % TICK_MAX
     }
 }
 
@@ -444,6 +467,13 @@ impl Nic {
         while self.alive.load(Ordering::Relaxed) {
             let at_once = self.core.try_lock();
             let waited = at_once.is_none();
+            // A thread that holds the lock now is at work, which is all that this check would find out. To wait for it
+            // would take the lock from it until this thread has a processor.
+            if waited && poll_check.passes_over(sleeper.events.only_timer()) {
+                let asked = self.sleep(&mut sleeper, epoll, None, poll_check.due(now()));
+                self.answer_doctor(asked);
+                continue;
+            }
             let Some(core) = at_once.or_else(|| self.core.try_lock_for(LOCK_PATIENCE)) else {
                 // A thread of the program holds the lock for long, perhaps for ever; a report must show that to a
                 // process that asks.
@@ -462,7 +492,9 @@ impl Nic {
                 if core.mode == Mode::Polled && poll_check.at_work(core.polls_since(poll_check.polls), now) {
                     // The program is at work. It moves its own data.
                     busy = true;
-                    let seldom = !waited && now.saturating_sub(last) > PAUSE;
+                    // This thread may have taken the processor from the program at the time of the check.
+                    let woken = now.min(core.thread_wakes_at);
+                    let seldom = !waited && woken.saturating_sub(last) > PAUSE;
                     let due = core.next_deadline().is_some_and(|at| at <= now);
                     // A program that polls may check that much later.
                     if due || core.engine.env().has_ending_links() {

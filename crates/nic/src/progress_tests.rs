@@ -152,6 +152,33 @@ fn who_polls_seldom_is_looked_at_twice_and_then_left_alone() {
 }
 
 #[test]
+fn checks_of_who_is_seldom_in_doubt_come_at_whole_ticks() {
+    let mut poll_check = PollCheck { tick: TICK_MAX, ..PollCheck::at_rest(0) };
+    let mut polls = 0;
+    for at in [0, 1, TICK_MAX / 2 - 1, TICK_MAX / 2, TICK_MAX - 1] {
+        let now = 5 * TICK_MAX + at;
+        polls += 1;
+        let next = poll_check.next(polls, now, false, false);
+        assert_eq!((next % TICK_MAX, next, poll_check.due(now)), (0, poll_check.due(now), next));
+        assert!(next - now > TICK_MAX / 2 && next - now <= TICK_MAX + TICK_MAX / 2, "{at}");
+    }
+    assert_eq!(PollCheck::at_rest(0).due(1), 1 + TICK_MIN, "the first ones come soon");
+}
+
+#[test]
+fn a_check_is_left_out_while_the_program_holds_the_lock_and_not_for_ever() {
+    let mut poll_check = PollCheck::at_rest(0);
+    assert!(!poll_check.passes_over(true), "the program was not at work");
+    for polls in 1..3 {
+        poll_check.next(polls, TICK_MAX, false, false);
+        assert!(!poll_check.passes_over(false), "something has come");
+        assert_eq!((0..).take_while(|_| poll_check.passes_over(true)).count(), PASSED_OVER as usize);
+    }
+    poll_check = PollCheck::at_rest(3);
+    assert!(!poll_check.passes_over(true));
+}
+
+#[test]
 fn who_waits_for_room_is_looked_at_sooner() {
     let mut poll_check = PollCheck { tick: TICK_MAX, ..PollCheck::at_rest(0) };
     assert_eq!(poll_check.next(1, 0, false, true), TICK_PARKED);

@@ -41,7 +41,7 @@ impl Nic {
     /// Let the eventfd of the NIC thread and its timer wake it.
     pub(crate) fn hear_wakes(&self, epoll: BorrowedFd<'_>) -> Result<()> {
         window::hear_wakes(epoll, &self.wake)?;
-        window::hear_wakes(epoll, &self.timer)
+        window::hear_timer(epoll, &self.timer)
     }
 
     /// Sleep until something happens, or until that time. True if a process may have asked for a report.
@@ -131,6 +131,7 @@ mod tests {
         for _ in 0..3 {
             rustix::io::write(&nic.wake, &1u64.to_ne_bytes()).unwrap();
             assert!(!nic.sleep(&mut sleeper, epoll.as_fd(), None, u64::MAX));
+            assert!(!sleeper.events.only_timer());
             handle(&nic, &mut sleeper);
         }
         std::thread::scope(|scope| {
@@ -157,9 +158,11 @@ mod tests {
         let began = now();
         nic.sleep(&mut sleeper, epoll.as_fd(), None, began);
         assert_eq!(sleeper.timer_at, 0, "a deadline that has passed needs no timer");
+        assert!(!sleeper.events.only_timer());
         nic.sleep(&mut sleeper, epoll.as_fd(), None, began + STEP);
-        assert!(now() >= began + STEP);
+        assert!(now() >= began + STEP && sleeper.events.only_timer());
         handle(&nic, &mut sleeper);
+        assert!(!sleeper.events.only_timer(), "what it was woken for is done");
         // A later deadline leaves the timer alone: it ends the sleep once too early, and then stands at the deadline.
         let (early, late) = (now() + STEP, now() + 4 * STEP);
         let at = Itimerspec { it_interval: timespec(0), it_value: timespec(early) };

@@ -27,6 +27,8 @@ pub(crate) enum Token {
     Wake,
     /// A descriptor of the adapter that is heard once.
     Once,
+    /// The timer of the thread that waits.
+    Timer,
 }
 
 impl Token {
@@ -39,6 +41,7 @@ impl Token {
             Token::Bell(id) => (5, id.0),
             Token::Wake => (6, 0),
             Token::Once => (7, 0),
+            Token::Timer => (8, 0),
         };
         kind << 32 | u64::from(value)
     }
@@ -53,6 +56,7 @@ impl Token {
             5 => Token::Bell(LinkId(value)),
             6 => Token::Wake,
             7 => Token::Once,
+            8 => Token::Timer,
             _ => return None,
         })
     }
@@ -94,20 +98,36 @@ impl Events {
         self.waited = Some(rustix::event::epoll::wait(epoll, &mut self.buffer, None).unwrap_or(0));
     }
 
+    /// True if the thread has waited, and only its timer has ended that ([`hear_timer`]).
+    pub fn only_timer(&self) -> bool {
+        self.waited == Some(1) && Token::unpack(self.buffer[0].data.u64()) == Some(Token::Timer)
+    }
+
     /// Take the mark that the descriptor of [`hear_once`] was heard.
     pub fn take_once(&mut self) -> bool {
         std::mem::take(&mut self.once)
     }
 }
 
-/// Let each write to this eventfd, or each expiration of this timer, wake the thread that waits. Edge-triggered, so no
-/// thread has to read it.
+/// Let each write to this eventfd wake the thread that waits. Edge-triggered, so no thread has to read it.
 ///
 /// # Errors
 /// ENOMEM, ENOSPC (epoll_ctl(2)).
 pub fn hear_wakes(epoll: BorrowedFd<'_>, fd: impl AsFd) -> Result<(), Errno> {
+    hear_each(epoll, fd, Token::Wake)
+}
+
+/// Let each expiration of this timer wake the thread that waits, as [`hear_wakes`] does.
+///
+/// # Errors
+/// ENOMEM, ENOSPC (epoll_ctl(2)).
+pub fn hear_timer(epoll: BorrowedFd<'_>, timer: impl AsFd) -> Result<(), Errno> {
+    hear_each(epoll, timer, Token::Timer)
+}
+
+fn hear_each(epoll: BorrowedFd<'_>, fd: impl AsFd, token: Token) -> Result<(), Errno> {
     let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-    epoll::add(epoll, fd, epoll::EventData::new_u64(Token::Wake.pack()), flags).map_err(errno)
+    epoll::add(epoll, fd, epoll::EventData::new_u64(token.pack()), flags).map_err(errno)
 }
 
 /// Hear once that this descriptor is readable ([`Events::take_once`]): at once if it is readable already. `again`: it
@@ -144,7 +164,7 @@ impl WindowEnv {
                     Some(Token::Process(id)) => self.lose(id),
                     Some(Token::Once) => events.once = true,
                     // The thread that waits is awake.
-                    Some(Token::Bell(_) | Token::Wake) | None => {}
+                    Some(Token::Bell(_) | Token::Wake | Token::Timer) | None => {}
                 }
             }
             if count < MOST {

@@ -39,7 +39,7 @@ mod thresholds;
 
 pub use config::{Config, SINGLE_COPY_ABOVE};
 pub use env::{Stats, WindowEnv};
-pub use events::{Events, hear_once, hear_wakes};
+pub use events::{Events, hear_once, hear_timer, hear_wakes};
 pub use facts::is_owned;
 pub use link::Rx;
 pub use memory::arena::Mapped;
