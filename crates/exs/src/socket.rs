@@ -18,6 +18,7 @@ mod pending;
 mod queue;
 mod region;
 mod shared;
+mod tick;
 
 use std::net::SocketAddr;
 use std::ops::Range;

@@ -71,6 +71,10 @@ enum Source {
     Memory(Remote),
 }
 
+/// No READ is begun while so many bytes are under way. A device may execute each at once, in the thread that posts it:
+/// then the peer hears of none before the last one is done, and its sends wait that long.
+const AHEAD: u64 = 256 << 10;
+
 /// A READ that is not completed.
 #[derive(Debug)]
 struct Flight {
@@ -114,6 +118,8 @@ pub(super) struct Packets {
     owed: Option<u32>,
     owed_count: u16,
     flights: VecDeque<Flight>,
+    /// Their bytes.
+    in_flight: u64,
     /// A persistent advertisement that the peer wants back, and from which a READ is under way.
     leaving: Option<u32>,
     peer_fin: bool,
@@ -143,6 +149,7 @@ impl Packets {
             owed: None,
             owed_count: 0,
             flights: VecDeque::new(),
+            in_flight: 0,
             leaving: None,
             peer_fin: false,
             dead: None,
@@ -324,11 +331,14 @@ impl Packets {
     /// The oldest READ is completed; after [`Packets::reset`], also without success.
     pub fn read_done(&mut self) {
         let Some(flight) = self.flights.pop_front() else { return };
+        self.in_flight -= flight.len;
         if self.dead.is_some() {
             self.fail_receives();
             return;
         }
         self.land(flight.op, flight.seq, flight.len);
+        // The peer hears of this one before the next READ: a device may execute that at once, in the caller's thread.
+        self.settle();
         self.transfer();
     }
 
@@ -342,6 +352,7 @@ impl Packets {
         // READs that the caller has not seen are the last ones, and it will not complete them.
         let unseen = self.outputs.iter().filter(|output| matches!(output, Output::Read(_))).count();
         self.flights.truncate(self.flights.len() - unseen);
+        self.in_flight = self.flights.iter().map(|flight| flight.len).sum();
         self.outputs.retain(|output| matches!(output, Output::Done(_) | Output::Copy { .. }));
         self.advertised = 0;
         self.withdrawals.clear();
@@ -533,7 +544,8 @@ impl Packets {
         let len = incoming.len.min(receive.buffer.len);
         let to = receive.buffer.part(0, len);
         let (seq, op, from) = (incoming.seq, receive.op, incoming.from);
-        if len > 0 && matches!(from, Source::Memory(_)) && self.flights.len() >= self.reads {
+        let full = self.flights.len() >= self.reads || self.in_flight >= AHEAD;
+        if len > 0 && matches!(from, Source::Memory(_)) && full {
             return false;
         }
         incoming.assigned += len;
@@ -550,6 +562,7 @@ impl Packets {
             Source::Memory(remote) => {
                 self.outputs.push_back(Output::Read(Read { from: remote, to }));
                 self.flights.push_back(Flight { seq, op, len });
+                self.in_flight += len;
             }
         }
         true

@@ -6,6 +6,9 @@ use super::*;
 use crate::protocol::wire::HEADER;
 use crate::protocol::{Hello, Kind, Malformed, Taken};
 
+#[path = "packets/read_tests.rs"]
+mod reads;
+
 /// xorshift64*.
 struct Random(u64);
 

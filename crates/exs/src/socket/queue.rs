@@ -16,6 +16,8 @@ use super::{Socket, not_in_child};
 
 /// The time for which a thread that waits looks at the wire itself, and nothing comes, before it sleeps.
 const SHORT: Duration = Duration::from_micros(150);
+/// That time where the last sleep was too short to be worth the wake-up at its end.
+const LONG: Duration = Duration::from_micros(500);
 /// Looks between two readings of the clock.
 const TURNS: u32 = 128;
 const NOTIFY: u8 = WaitMode::Notify as u8;
@@ -233,6 +235,8 @@ pub struct Queue {
     state: Mutex<State>,
     /// A [`WaitMode`].
     waiting: AtomicU8,
+    /// The last wait that became a sleep was over within [`LONG`]. A hint: any thread writes it.
+    patient: AtomicBool,
     /// The number of events; written with the lock.
     count: AtomicUsize,
     /// There is a bell; written with the lock.
@@ -245,7 +249,8 @@ impl Queue {
     pub(super) fn new(shared: Option<Arc<Shared>>, depth: usize) -> Queue {
         let state = State { depth, threshold: 1, ..State::default() };
         let (waiting, count, came) = (AtomicU8::new(WaitMode::default() as u8), AtomicUsize::new(0), AtomicU32::new(0));
-        Queue { shared, state: Mutex::new(state), waiting, count, has_bell: AtomicBool::new(false), came }
+        let (patient, has_bell) = (AtomicBool::new(false), AtomicBool::new(false));
+        Queue { shared, state: Mutex::new(state), waiting, patient, count, has_bell, came }
     }
 
     /// A queue for operations of the holder alone, which moves no bytes. EINVAL: a depth of 0.
@@ -387,6 +392,21 @@ impl Queue {
         self.take_since(&mut None, out, most, least, timeout)
     }
 
+    /// See [`Look::quiet`].
+    fn quiet(&self) -> Option<Duration> {
+        match self.waiting.load(Ordering::Relaxed) {
+            NOTIFY => Some(Duration::ZERO),
+            BUSY_POLL => None,
+            _ if self.patient.load(Ordering::Relaxed) => Some(LONG),
+            _ => Some(SHORT),
+        }
+    }
+
+    /// A wait of this time became a sleep.
+    fn slept(&self, waited: Duration) {
+        self.patient.store(waited < LONG, Ordering::Relaxed);
+    }
+
     /// As [`Queue::take_into`]. `began`: the time of the first look that found too little. The reading of the clock
     /// costs as much as many looks.
     fn take_since(
@@ -399,13 +419,8 @@ impl Queue {
     ) -> Result<(), Errno> {
         not_in_child()?;
         let least = least.min(most);
-        let quiet = match self.waiting.load(Ordering::Relaxed) {
-            NOTIFY => Some(Duration::ZERO),
-            BUSY_POLL => None,
-            _ => Some(SHORT),
-        };
         let mut taken = 0;
-        let look = Look { quiet, all: timeout };
+        let look = Look { quiet: self.quiet(), all: timeout };
         if let Some(shared) = &self.shared {
             let _polls = shared.begin_poll();
             // A call that takes one event has what it waits for, and takes none that it would have to give back. The
@@ -471,6 +486,10 @@ impl Queue {
                 return Err(Errno(libc::EINTR));
             }
         }
+        // By reference: the end of the wait may look at the wire, which is not done under this lock.
+        if let (Some(_), Some(since)) = (&waits, *began) {
+            self.slept(since.elapsed());
+        }
         let count = (most - taken).min(state.events.len());
         state.places -= taken + count;
         match count {
@@ -509,6 +528,19 @@ mod tests {
         Taker::put(Some(&mut full), &queue, event(4));
         assert_eq!(handles(out), [1]);
         assert_eq!(queue.len(), 1, "there was no room");
+    }
+
+    #[test]
+    fn a_thread_looks_longer_after_a_sleep_that_was_short() {
+        let queue = Queue::alone(1).unwrap();
+        assert_eq!(queue.quiet(), Some(SHORT));
+        queue.slept(LONG - Duration::from_nanos(1));
+        assert_eq!(queue.quiet(), Some(LONG));
+        queue.set_waiting(WaitMode::Notify);
+        assert_eq!(queue.quiet(), Some(Duration::ZERO), "the program has said how it waits");
+        queue.set_waiting(WaitMode::Adaptive);
+        queue.slept(LONG);
+        assert_eq!(queue.quiet(), Some(SHORT));
     }
 
     #[test]

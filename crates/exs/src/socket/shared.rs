@@ -18,13 +18,11 @@ use super::device::Device;
 use super::end::End;
 use super::lead::Lead;
 use super::queue::{Event, EventKind, Taker};
-use super::{Bound, Inner, Listener, Memory, Options, Socket, Stage, To, Waiting, nanos};
+use super::{Bound, Inner, Listener, Memory, Options, Socket, Stage, To, Waiting, nanos, tick};
 use crate::protocol::{Connection, Hello, Reset};
 
 /// Retries of a SEND that finds no receive. By the protocol there always is one, so the peer has gone wrong.
 const RNR_RETRIES: u8 = 2;
-/// After so long without a look by the program, the thread serves the wire.
-const TICK: Timespec = Timespec { tv_sec: 0, tv_nsec: 1_000_000 };
 /// Pieces of time in a connection's timeout.
 const BEATS: u32 = 8;
 /// For each step of resolving an address, in milliseconds.
@@ -40,8 +38,8 @@ pub(super) struct Shared {
     /// Changes with every look of a thread of the program. Two that look at once may count one look: only the change
     /// matters, and an exact count would be a locked instruction, which waits for the stores before it.
     looks: AtomicU64,
-    /// The thread looks every [`TICK`] whether the program still does. Arming for each look would cost more than the
-    /// look.
+    /// The thread looks every [`tick::LENGTH`] whether the program still does. To arm for each look would cost more
+    /// than the look.
     watching: AtomicBool,
     /// [`Sleeps`] that live.
     sleepers: AtomicUsize,
@@ -65,7 +63,7 @@ impl Drop for Polls<'_> {
             shared.progress();
         } else {
             // A thread that begins to sleep at this moment is seen by the next look, or the thread of `Exs` arms in its
-            // place within a [`TICK`]: it watches as long as the program looks.
+            // place within a [`tick::LENGTH`]: it watches as long as the program looks.
             shared.watch();
         }
     }
@@ -120,6 +118,7 @@ impl Shared {
     pub fn run(self: &Arc<Self>) {
         // The locks of the data path lean to the thread of the program that moves bytes.
         biased::permit();
+        tick::be_exact();
         let (mut seen, mut last) = (0, Instant::now());
         while !self.stopped.load(Ordering::SeqCst) {
             let watching = self.watching.load(Ordering::SeqCst);
@@ -130,19 +129,21 @@ impl Shared {
                 PollFd::new(&self.device.completions.channel, PollFlags::IN),
             ];
             let fds = if serves { &mut fds[..] } else { &mut fds[..2] };
-            let limit = if watching { Some(TICK) } else { self.next_beat(last) };
-            if poll(fds, limit.as_ref()).is_err_and(|errno| errno != rustix::io::Errno::INTR) {
+            let limit = if watching { Some(tick::until_next()) } else { self.next_beat(last) };
+            let ready = poll(fds, limit.as_ref());
+            if ready.is_err_and(|errno| errno != rustix::io::Errno::INTR) {
                 return;
             }
-            // It was written to; if not, there is nothing to read.
-            let _ = rustix::io::read(&self.wake, &mut [0; 8]);
             let mut came = false;
-            while serves && matches!(self.device.completions.channel.try_event(), Ok(Some(_))) {
-                came = true;
-            }
-            while let Ok(Some(event)) = self.channel.try_event() {
-                self.event(event);
-                self.tell_of_change();
+            if ready != Ok(0) {
+                let _ = rustix::io::read(&self.wake, &mut [0; 8]); // mostly it was not written to
+                while serves && matches!(self.device.completions.channel.try_event(), Ok(Some(_))) {
+                    came = true;
+                }
+                while let Ok(Some(event)) = self.channel.try_event() {
+                    self.event(event);
+                    self.tell_of_change();
+                }
             }
             let looks = self.looks.load(Ordering::Relaxed);
             let quiet = !self.device.completions.is_looked_at() && (self.is_awaited() || looks == seen);
