@@ -22,8 +22,8 @@
 //!   and has advertised nothing since.
 //! * A sender whose last transfer was direct and large, and that has no open receive left, waits as well: until the
 //!   receiver has got everything, and has offered a receive or said that it has none.
-//! * Row: while the sender has receives enough, adverts wait until several can go in one message. They do not wait while
-//!   fewer are open, so those that are open let them go when they end.
+//! * Row: while the sender has receives enough, adverts wait until several can go in one message. They do not wait
+//!   while fewer are open, so those that are open let them go when they end.
 //! * RETRACT voids all adverts of a phase, so that a receive can be cancelled. Nothing is advertised until the answer.
 
 use crate::protocol::TOGETHER;
