@@ -128,7 +128,7 @@ fuzz_target!(|data: &[u8]| {
     let ours = Settings { kind, credits: 3, small, ring };
     // What the peer says of itself.
     let theirs = Settings { kind, credits: 2, small: 2 * small, ring: ring * 2 };
-    let mut hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false }.emit();
+    let mut hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false, mapped: false }.emit();
     let at = usize::from(input.byte()) % 64;
     if let Some(byte) = hello.get_mut(at) {
         *byte = input.byte();
@@ -190,7 +190,8 @@ fuzz_target!(|data: &[u8]| {
             12 | 13 => {
                 let (direct, released) = (input.byte() & 1 == 1, u32::from(input.byte() % 4));
                 let near = if input.byte() & 7 == 0 { input.near() } else { 0 };
-                let imm = Immediate { direct, released, seq: bytes.wrapping_add(near) }.emit();
+                let (more, seq) = (input.byte() & 1 == 1, bytes.wrapping_add(near));
+                let imm = Immediate { direct, released, more, seq }.emit();
                 let len = u32::from(input.byte() % 8);
                 let taken = if input.byte() & 1 == 0 {
                     connection.transferred(imm, len)
@@ -214,7 +215,8 @@ fuzz_target!(|data: &[u8]| {
                 let addr = u64::MAX - u64::from(input.byte());
                 let mut sent = HEADER;
                 let persistent = input.byte() & 7 == 7;
-                let ack = Ack { freed: input.near() % 8, data: u32::from(input.byte() % 3), late: persistent };
+                let (freed, data) = (input.near() % 8, u32::from(input.byte() % 3));
+                let ack = Ack { freed, data, late: persistent, waits: !persistent && freed % 2 == 1 };
                 if input.byte() & 3 == 0 {
                     phase = phase.wrapping_add(2);
                 }
@@ -227,7 +229,8 @@ fuzz_target!(|data: &[u8]| {
                     11 => Message::Seen(input.near() % 8),
                     12 => Message::Fin { seq: bytes },
                     13.. => {
-                        let (first, wait_all, ack) = (input.byte() & 1 == 1, persistent, Ack { late: false, ..ack });
+                        let ack = Ack { late: false, waits: false, ..ack };
+                        let (first, wait_all) = (input.byte() & 1 == 1, persistent);
                         let place = Remote { addr: addr / 2, rkey: 1 };
                         Message::Offer { phase, seq: input.near(), first, wait_all, len: len as u32, place, ack }
                     }

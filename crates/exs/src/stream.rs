@@ -24,6 +24,10 @@
 //!   receiver has got everything, and has offered a receive or said that it has none.
 //! * Row: while the sender has receives enough, adverts wait until several can go in one message. They do not wait
 //!   while fewer are open, so those that are open let them go when they end.
+//! * A transfer into the ring of a receiver that is late says whether more of them follow at once: then an advert is
+//!   void. The receiver does not advertise the rest of its only receive while more follow.
+//! * A receiver that was late, and has several receives again with room for more than the ring has, says so: it
+//!   *waits*. Then the sender leaves the ring alone until it is drained, and turns to direct transfers.
 //! * RETRACT voids all adverts of a phase, so that a receive can be cancelled. Nothing is advertised until the answer.
 
 use crate::protocol::TOGETHER;
@@ -140,7 +144,7 @@ const KEEP: u32 = 2 * TOGETHER as u32;
 const LARGE: u32 = 8192;
 
 /// Bits of the number of a byte that go with a transfer.
-pub const LOW: u32 = (1 << 20) - 1;
+pub const LOW: u32 = (1 << 19) - 1;
 
 /// A breach of the protocol by the peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -172,4 +176,7 @@ pub struct Ack {
     pub data: u32,
     /// Bytes are in the ring, and no receive is there for them: the sender may use the rest of the ring.
     pub late: bool,
+    /// The receiver was late, and has receives for more than the ring has: the sender leaves the ring alone until it is
+    /// drained. Not with `late`.
+    pub waits: bool,
 }

@@ -19,7 +19,7 @@ use super::common::{expect, local, one};
 pub fn hello(kind: Kind) -> [u8; HELLO] {
     let (small, ring) = if kind == Kind::Stream { (0, 4096) } else { (256, 0) };
     let settings = Settings { kind, credits: 4, small, ring };
-    Hello { settings, ring: exs::protocol::Remote { addr: 0, rkey: 0 }, windows: false }.emit()
+    Hello { settings, ring: exs::protocol::Remote { addr: 0, rkey: 0 }, windows: false, mapped: false }.emit()
 }
 
 /// A peer that knows the protocol and does not keep to it.
@@ -34,6 +34,16 @@ pub struct Forger {
 impl Forger {
     /// Ask for a connection with these private data; [`Forger::finish`] goes on when it was accepted.
     pub fn ask(events: &Arc<EventChannel>, to: SocketAddr, private_data: &[u8]) -> Forger {
+        Self::ask_with(events, to, 4096, |_| private_data.to_vec())
+    }
+
+    /// As [`Forger::ask`], with so many bytes of memory, which the private data may name.
+    pub fn ask_with(
+        events: &Arc<EventChannel>,
+        to: SocketAddr,
+        len: usize,
+        private_data: impl FnOnce(&Mr) -> Vec<u8>,
+    ) -> Forger {
         let id = events.create_id(0).expect("an id");
         id.resolve_addr(to, 2000).expect("it begins");
         id.expect(RDMA_CM_EVENT_ADDR_RESOLVED).expect("an address");
@@ -46,8 +56,10 @@ impl Forger {
         let (send_cq, recv_cq) = (Some(&cq), Some(&cq));
         let options = QpOptions { qp_type: QpType::Rc, send_cq, recv_cq, srq: None, xrcd: None, cap, sq_sig_all: true };
         let qp = pd.create_qp(&options).expect("a queue pair");
-        id.init_qp(&qp, Access::REMOTE_READ).expect("INIT");
-        let mr = pd.reg_mr(4096, Access::LOCAL_WRITE | Access::REMOTE_READ).expect("memory");
+        let remote = Access::REMOTE_READ | Access::REMOTE_WRITE;
+        id.init_qp(&qp, remote).expect("INIT");
+        let mr = pd.reg_mr(len, Access::LOCAL_WRITE | remote).expect("memory");
+        let private_data = &private_data(&mr);
         id.connect(&qp, &CmParam { private_data, ..Self::param() }).expect("it begins");
         Forger { qp, cq, mr, pd, id }
     }
@@ -61,9 +73,11 @@ impl Forger {
         CmParam { responder_resources: 4, initiator_depth: 4, ..CmParam::default() }
     }
 
-    pub fn finish(&self) {
-        self.id.expect(RDMA_CM_EVENT_CONNECT_RESPONSE).expect("an answer");
+    /// The greeting of the socket.
+    pub fn finish(&self) -> Hello {
+        let answer = self.id.expect(RDMA_CM_EVENT_CONNECT_RESPONSE).expect("an answer");
         self.id.establish(&self.qp, &Self::param()).expect("RTS");
+        Hello::parse(&answer.private_data).expect("a greeting")
     }
 
     pub fn send(&self, bytes: &[u8]) {

@@ -8,5 +8,6 @@ mod forked;
 mod invalidate;
 mod keys;
 mod many;
+mod ring;
 mod soak;
 mod waits;

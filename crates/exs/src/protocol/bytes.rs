@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use super::connection::{Output, Write};
 use super::table::{Buffer, Done, Op, Outcome, Refused, Remote, Reset, Transferred};
 use super::wire::{Hello, Immediate, Message, Settings};
-use crate::stream::{Action, Advert, Breach, Ended, Receiver, Sender, Shape};
+use crate::stream::{Action, Advert, Breach, Ended, Receiver, Sender, Shape, Transfer};
 
 impl From<Breach> for Reset {
     fn from(_: Breach) -> Reset {
@@ -203,11 +203,11 @@ impl Bytes {
         if self.dead.is_some() {
             return Ok(());
         }
-        let Immediate { direct, released, seq } = imm;
+        let Immediate { direct, released, more, seq } = imm;
         if direct {
             self.receiver.direct(len, seq, released)?;
         } else {
-            self.receiver.indirect(len, seq, released)?;
+            self.receiver.indirect(len, seq, released, more)?;
         }
         self.act();
         Ok(())
@@ -270,14 +270,14 @@ impl Bytes {
             return;
         }
         while let Some(send) = self.sends.iter_mut().find(|send| send.handed < send.buffer.len) {
-            let Some(transfer) = self.sender.next(send.buffer.len - send.handed) else { break };
+            let Some(transfer) = self.sender.next(send.buffer.len - send.handed, self.waiting) else { break };
             let (place, skip) = transfer.direct.unwrap_or((self.ring, transfer.at));
-            let (released, seq) = (transfer.released, transfer.seq);
-            let imm = Immediate { direct: transfer.direct.is_some(), released, seq }.emit();
+            let Transfer { released, more, seq, .. } = transfer;
+            let imm = Immediate { direct: transfer.direct.is_some(), released, more, seq }.emit();
             let from = send.buffer.part(send.handed, transfer.len.into());
             // The end of the place was checked when it came.
             let to = Remote { addr: place.addr + u64::from(skip), ..place };
-            self.outputs.push_back(Output::Write(Write { from, to, imm, ends: transfer.ends }));
+            self.outputs.push_back(Output::Write(Write { from, to, imm, ends: transfer.ends, late: transfer.late }));
             send.handed += u64::from(transfer.len);
             send.flights += 1;
             let way =

@@ -104,7 +104,7 @@ impl World {
         let ends = [0, 1].map(|i| {
             let (ours, theirs) = (settings[i], settings[1 - i]);
             // As the peer hears them.
-            let hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false };
+            let hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false, mapped: false };
             let theirs = Hello::parse(&hello.emit()).expect("a greeting");
             let places = 1 + [random.below(6), random.below(20)][random.below(2) as usize] as usize;
             End {
@@ -142,7 +142,7 @@ impl World {
                 end.answers += u64::from(message == Message::Pong);
                 end.wire.push_back(OnWire::Message(message.emit().to_vec()));
             }
-            Output::Write(Write { from, to, imm, ends }) => {
+            Output::Write(Write { from, to, imm, ends, .. }) => {
                 let data = end.sends[&from.region][from.offset as usize..][..from.len as usize].to_vec();
                 if Immediate::parse(imm).direct {
                     end.direct += from.len
@@ -373,7 +373,7 @@ fn a_reset_ends_every_operation_once() {
 fn end() -> Connection {
     let settings = Settings { kind: Kind::Stream, credits: 2, small: 0, ring: 16 };
     let ring = Remote { addr: 0x1000, rkey: 7 };
-    Connection::new(settings, Hello { settings, ring, windows: false }, 1, 4).expect("one kind")
+    Connection::new(settings, Hello { settings, ring, windows: false, mapped: false }, 1, 4).expect("one kind")
 }
 
 fn buffer(len: u64) -> Buffer {
@@ -441,7 +441,7 @@ fn offer(phase: u16, seq: u32, addr: u64, ack: crate::stream::Ack) -> Message {
 #[test]
 fn a_hostile_peer_is_found_out() {
     let nothing = crate::stream::Ack::default();
-    let free = |freed, data| crate::stream::Ack { freed, data, late: false };
+    let free = |freed, data| crate::stream::Ack { freed, data, late: false, waits: false };
     let place = Remote { addr: 0, rkey: 1 };
     let second = Message::Offer { phase: 2, seq: 8, first: false, wait_all: false, len: 8, place, ack: nothing };
     let cases: [(&str, Vec<Message>, Message); 12] = [
@@ -469,7 +469,7 @@ fn a_hostile_peer_is_found_out() {
 
 #[test]
 fn a_hostile_transfer_is_found_out() {
-    let imm = |direct, released, seq| Immediate { direct, released, seq }.emit();
+    let imm = |direct, released, seq| Immediate { direct, released, more: false, seq }.emit();
     let cases = [
         ("no byte", imm(false, 0, 0), 0),
         ("another number", imm(false, 0, 1), 4),
@@ -495,9 +495,30 @@ fn a_hostile_transfer_is_found_out() {
     }
     assert_eq!(connection.transferred(imm(false, 0, 16), 1), Err(Reset::Protocol), "more than the ring has");
     let packets = Settings { kind: Kind::SeqPacket, credits: 2, small: 8, ring: 0 };
-    let hello = Hello { settings: packets, ring: Remote { addr: 0, rkey: 0 }, windows: false };
+    let hello = Hello { settings: packets, ring: Remote { addr: 0, rkey: 0 }, windows: false, mapped: false };
     let mut other = Connection::new(packets, hello, 1, 1).expect("one kind");
     assert_eq!(other.transferred(imm(false, 0, 0), 1), Err(Reset::Protocol), "SEQPACKET has no transfers");
+}
+
+/// The sender could not use an offer: the next bytes are on their way into the ring.
+#[test]
+fn nothing_is_offered_while_more_is_on_its_way_into_the_ring() {
+    for more in [true, false] {
+        let mut connection = end();
+        connection.transferred(Immediate { direct: false, released: 0, more, seq: 0 }.emit(), 4).expect("room");
+        connection.receive(Op(1), buffer(8), true).expect("room");
+        let messages = |connection: &mut Connection| {
+            let outputs = std::iter::from_fn(|| connection.poll());
+            outputs.filter(|output| matches!(output, Output::Send(Message::Offer { .. }, _))).count()
+        };
+        assert_eq!(messages(&mut connection), usize::from(!more), "the rest of the receive");
+        if more {
+            connection
+                .transferred(Immediate { direct: false, released: 0, more: false, seq: 4 }.emit(), 2)
+                .expect("room");
+            assert_eq!(messages(&mut connection), 1, "no more is on its way");
+        }
+    }
 }
 
 #[test]
@@ -518,7 +539,7 @@ fn calls_are_refused_by_their_reason() {
 #[test]
 fn bytes_of_a_peer_that_has_closed_are_still_received() {
     let mut connection = end();
-    connection.transferred(Immediate { direct: false, released: 0, seq: 0 }.emit(), 4).expect("room");
+    connection.transferred(Immediate { direct: false, released: 0, more: false, seq: 0 }.emit(), 4).expect("room");
     connection.arrived(0, &Message::Fin { seq: 4 }.emit(), HEADER).expect("FIN");
     connection.reset(Reset::Peer);
     for (op, len, end) in [(1, 3, false), (2, 1, false), (3, 0, true)] {

@@ -41,6 +41,8 @@ pub struct Write {
     pub imm: u32,
     /// It is the last one with this key.
     pub ends: bool,
+    /// It goes into the ring of a peer that is late.
+    pub late: bool,
 }
 
 /// Something that the surroundings have to do.
@@ -102,6 +104,7 @@ pub struct Connection {
     pulse: Pulse,
     last: Last,
     windows: bool,
+    mapped: bool,
 }
 
 /// Call the same function of either kind.
@@ -129,7 +132,8 @@ impl Connection {
             Kind::Stream => End::Bytes(Bytes::new(ours, theirs, places)),
         };
         let (pulse, last) = (Pulse::default(), Last::No);
-        let connection = Connection { kind: ours.kind, end, pulse, last, windows: theirs.windows };
+        let Hello { windows, mapped, .. } = theirs;
+        let connection = Connection { kind: ours.kind, end, pulse, last, windows, mapped };
         (ours.kind == theirs.settings.kind).then_some(connection)
     }
 
@@ -148,6 +152,11 @@ impl Connection {
     /// See [`Hello::windows`], of the peer.
     pub fn peer_has_windows(&self) -> bool {
         self.windows
+    }
+
+    /// See [`Hello::mapped`], of the peer.
+    pub fn peer_ring_is_mapped(&self) -> bool {
+        self.mapped
     }
 
     /// True when no send is pending and FIN, if it was wanted, has been handed out.

@@ -158,7 +158,7 @@ impl World {
         let ends = [0, 1].map(|i| {
             let (ours, theirs) = (settings[i], settings[1 - i]);
             // As the peer hears them.
-            let hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false };
+            let hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false, mapped: false };
             let theirs = Hello::parse(&hello.emit()).expect("a greeting").settings;
             let (reads, places) = (1 + random.below(3) as usize, 1 + random.below(12) as usize);
             let mut connection = Packets::new(ours, theirs, reads, places);

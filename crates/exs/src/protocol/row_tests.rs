@@ -12,7 +12,7 @@ fn end(kind: Kind) -> Connection {
     let (small, ring) = if kind == Kind::Stream { (0, 1 << 20) } else { (8, 0) };
     let settings = Settings { kind, credits: 32, small, ring };
     let ring = Remote { addr: 0x1000, rkey: 7 };
-    Connection::new(settings, Hello { settings, ring, windows: false }, 8, 32).expect("one kind")
+    Connection::new(settings, Hello { settings, ring, windows: false, mapped: false }, 8, 32).expect("one kind")
 }
 
 /// What an end has to say.
@@ -36,7 +36,7 @@ fn advert(seq: u32) -> Message {
 }
 
 fn data(number: u32, released: u32) -> Message {
-    Message::Data { imm: Immediate { direct: true, released, seq: number * LEN }.emit(), len: LEN }
+    Message::Data { imm: Immediate { direct: true, released, more: false, seq: number * LEN }.emit(), len: LEN }
 }
 
 fn together(messages: &[Message]) -> Vec<u8> {

@@ -13,7 +13,8 @@
 //! | 16-23 | STREAM: address of the ring |
 //! | 24-27 | STREAM: key of the ring |
 //! | 28 | 1: the keys of advertisements and offers are those of windows of type 2; else 0 |
-//! | 29-31 | zero |
+//! | 29 | STREAM: 1: the ring lies in memory that peers of the same host map; else 0 |
+//! | 30-31 | zero |
 //!
 //! A message is one SEND, or shares one with others. Its header has 32 bytes. Byte 0 is the type. SEQPACKET has:
 //!
@@ -35,7 +36,7 @@
 //!
 //! | byte | OFFER 7 | ROOM 8 | RETRACT 9 | RETRACTED 10 | SEEN 11 |
 //! |---|---|---|---|---|---|
-//! | 1 | 1: first of its phase, 2: MSG_WAITALL | 1: late | 0 | 0 | 0 |
+//! | 1 | 1: first of its phase, 2: MSG_WAITALL | 1: late, 2: waits | 0 | 0 | 0 |
 //! | 2-3 | phase | 0 | phase | that of RETRACT | 0 |
 //! | 4-7 | number of the first byte | 0 | 0 | 0 | offers that are done with |
 //! | 8-15 | address | 0 | 0 | 0 | 0 |
@@ -49,9 +50,9 @@
 //! The data of STREAM go by RDMA WRITE with an immediate value, or by RDMA WRITE and then DATA, 14. DATA has the
 //! value in bytes 4-7, and the length of the WRITE in bytes 20-23; its other bytes are zero. Bit 31 of the value
 //! says that the data went into an offered receive, not into the ring; bits 20-30 are the number of offers that the
-//! sender is done with since it last said so; bits 0-19 are those of the number of the first byte. The DATA that
-//! ends an offer may be a SEND with invalidate, with the offer's key, if the keys of its recipient are those of
-//! windows.
+//! sender is done with since it last said so; bit 19 says that the data went into the ring, and that the next transfer
+//! does, at once; bits 0-18 are those of the number of the first byte. The DATA that ends an offer may be a SEND with
+//! invalidate, with the offer's key, if the keys of its recipient are those of windows.
 //!
 //! Two to four messages of one type may share a SEND, one header behind the other: ADVERT, OFFER or DATA. They mean
 //! what they would mean in as many SENDs. A SEND with invalidate then has the key of one of them. So each receive that
@@ -114,6 +115,8 @@ pub struct Hello {
     pub ring: Remote,
     /// Its keys are those of windows, which this peer may invalidate when it is done with them.
     pub windows: bool,
+    /// Its ring lies in memory that peers map.
+    pub mapped: bool,
 }
 
 /// The reason why private data are no greeting of a peer that this end can talk to; all are ECONNREFUSED.
@@ -142,6 +145,7 @@ impl Hello {
             out[12..16].copy_from_slice(&ring.to_be_bytes());
             out[16..24].copy_from_slice(&self.ring.addr.to_be_bytes());
             out[24..28].copy_from_slice(&self.ring.rkey.to_be_bytes());
+            out[29] = self.mapped.into();
         }
         out[28] = self.windows.into();
         out
@@ -168,6 +172,7 @@ impl Hello {
             settings: Settings { kind, credits, small, ring },
             ring: Remote { addr: be64(hello, 16), rkey: be32(hello, 24) },
             windows: hello[28] == 1,
+            mapped: hello[29] == 1,
         };
         let has_ring = (1..=MAX_RING).contains(&ring) && hello.ring.addr.checked_add(ring.into()).is_some();
         let sound = (1..=MAX_CREDITS).contains(&credits) && small <= MAX_SMALL && (kind == Kind::SeqPacket || has_ring);
@@ -305,7 +310,7 @@ impl Message {
                 7
             }
             Message::Room(ack) => {
-                flags = u8::from(ack.late);
+                flags = if ack.late { 1 } else { u8::from(ack.waits) << 1 };
                 give_back(&ack);
                 8
             }
@@ -344,7 +349,7 @@ impl Message {
     pub fn parse(header: &[u8; HEADER], sent: usize) -> Result<Message, Malformed> {
         let (phase, seq) = (u16::from_be_bytes([header[2], header[3]]), be32(header, 4));
         let (addr, len, rkey) = (be64(header, 8), be32(header, 20), be32(header, 24));
-        let ack = |late| Ack { freed: be32(header, 16), data: be32(header, 28), late };
+        let ack = |late, waits| Ack { freed: be32(header, 16), data: be32(header, 28), late, waits };
         let flag = |bit: u8| header[1] & bit != 0;
         let message = match header[0] {
             1 => Message::Advert { seq, addr, rkey, len, persistent: flag(1) },
@@ -355,9 +360,9 @@ impl Message {
             6 => Message::Fin { seq },
             7 => {
                 let (first, wait_all, place) = (flag(1), flag(2), Remote { addr, rkey });
-                Message::Offer { phase, seq, first, wait_all, len, place, ack: ack(false) }
+                Message::Offer { phase, seq, first, wait_all, len, place, ack: ack(false, false) }
             }
-            8 => Message::Room(ack(flag(1))),
+            8 => Message::Room(ack(flag(1), flag(2))),
             9 => Message::Retract(phase),
             10 => Message::Retracted(phase),
             11 => Message::Seen(seq),
@@ -408,6 +413,8 @@ pub struct Immediate {
     pub direct: bool,
     /// Offers that the sender is done with, fewer than 2048.
     pub released: u32,
+    /// Into the ring, and so does the next one, at once.
+    pub more: bool,
     /// The low bits of the number of the first byte.
     pub seq: u32,
 }
@@ -415,12 +422,17 @@ pub struct Immediate {
 impl Immediate {
     /// The value.
     pub fn emit(self) -> u32 {
-        u32::from(self.direct) << 31 | self.released << 20 | self.seq & LOW
+        u32::from(self.direct) << 31 | self.released << 20 | u32::from(self.more) << 19 | self.seq & LOW
     }
 
     /// Any value is one.
     pub fn parse(value: u32) -> Immediate {
-        Immediate { direct: value >> 31 == 1, released: value >> 20 & 0x7ff, seq: value & LOW }
+        Immediate {
+            direct: value >> 31 == 1,
+            released: value >> 20 & 0x7ff,
+            more: value >> 19 & 1 == 1,
+            seq: value & LOW,
+        }
     }
 }
 

@@ -1,4 +1,4 @@
-//! The bytes of greetings and messages.
+//! The bytes of the messages.
 
 use super::*;
 
@@ -7,16 +7,18 @@ const STREAM: Hello = Hello {
     settings: Settings { kind: Kind::Stream, credits: 0x0102, small: 0, ring: 0x8000 },
     ring: Remote { addr: 0x1122_3344_5566_7788, rkey: 0xa1a2_a3a4 },
     windows: true,
+    mapped: true,
 };
 const PACKETS: Hello = Hello {
     settings: Settings { kind: Kind::SeqPacket, credits: 3, small: 0x8000, ring: 0 },
     ring: NOWHERE,
     windows: false,
+    mapped: false,
 };
 
 #[test]
 fn a_greeting_has_its_bytes() {
-    let bytes = *b"exs!\x06\x02\x01\x02\0\0\0\0\0\0\x80\0\x11\x22\x33\x44\x55\x66\x77\x88\xa1\xa2\xa3\xa4\x01\0\0\0";
+    let bytes = *b"exs!\x06\x02\x01\x02\0\0\0\0\0\0\x80\0\x11\x22\x33\x44\x55\x66\x77\x88\xa1\xa2\xa3\xa4\x01\x01\0\0";
     assert_eq!(STREAM.emit(), bytes);
     assert_eq!(Hello::parse(&bytes), Ok(STREAM));
     // librdmacm hands out more than was sent (rdma_get_cm_event(3)).
@@ -44,10 +46,10 @@ fn other_greetings_are_refused() {
         Err(HelloError::Version(4)),
         "version 4 had an ACK for each SMALL, and did not say what its keys are"
     );
-    assert_eq!(with(PACKETS, 4, 5), Err(HelloError::Version(5)), "version 5 had one message in each SEND");
+    assert_eq!(with(PACKETS, 4, 5), Err(HelloError::Version(5)), "version 5 did not say that more follows");
     // Version 1 had 16 bytes.
     assert_eq!(Hello::parse(b"exs!\x01\x02\x01\x02\0\0\x80\0\0\0\0\0"), Err(HelloError::Version(1)));
-    for (at, byte) in [(5, 0), (5, 3), (6, 0xff), (8, 1), (11, 1), (12, 0x80), (28, 2), (29, 1), (31, 1)] {
+    for (at, byte) in [(5, 0), (5, 3), (6, 0xff), (8, 1), (11, 1), (12, 0x80), (28, 2), (29, 2), (30, 1), (31, 1)] {
         assert_eq!(with(STREAM, at, byte), Err(HelloError::Content), "byte {at} = {byte}");
     }
     for (at, byte) in [(5, 2), (7, 0), (8, 1), (12, 1), (16, 1), (27, 1), (28, 2), (31, 1)] {
@@ -70,7 +72,7 @@ fn messages_have_their_bytes() {
     bytes[22] = 0x10;
     bytes[24..28].copy_from_slice(&[0xa1, 0xa2, 0xa3, 0xa4]);
     assert_eq!(advert.emit(), bytes);
-    let ack = Ack { freed: 0xb1b2_b3b4, data: 0xc1c2_c3c4, late: false };
+    let ack = Ack { freed: 0xb1b2_b3b4, data: 0xc1c2_c3c4, late: false, waits: false };
     let place = Remote { addr, rkey };
     let offer =
         Message::Offer { phase: 0x0506, seq: 0x0102_0304, first: true, wait_all: true, len: 0x1000, place, ack };
@@ -89,6 +91,7 @@ fn messages_have_their_bytes() {
         Message::Advert { seq: 1, addr, rkey, len: 1, persistent: true },
         Message::Room(ack),
         Message::Room(Ack { late: true, ..ack }),
+        Message::Room(Ack { waits: true, ..ack }),
         Message::Retract(8),
         Message::Retracted(0xfffe),
         Message::Seen(3),
@@ -112,10 +115,10 @@ fn messages_have_their_bytes() {
 
 #[test]
 fn an_immediate_value_has_its_bits() {
-    let immediate = Immediate { direct: true, released: 0x7ff, seq: 0xf_0f0f };
+    let immediate = Immediate { direct: true, released: 0x7ff, more: true, seq: 0x7_0f0f };
     assert_eq!(immediate.emit(), 0xffff_0f0f);
     assert_eq!(Immediate::parse(0xffff_0f0f), immediate);
-    let indirect = Immediate { direct: false, released: 1, seq: 0 };
+    let indirect = Immediate { direct: false, released: 1, more: false, seq: 0 };
     assert_eq!((indirect.emit(), Immediate::parse(1 << 20)), (1 << 20, indirect));
 }
 

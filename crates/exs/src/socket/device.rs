@@ -20,7 +20,13 @@ pub(super) struct Device {
     /// It is an adapter of iWARP: there is no WRITE with an immediate value (RFC 5040, section 5.1), and ESTABLISHED
     /// brings the reply to the active side.
     pub iwarp: bool,
+    /// Held once by this device, and once by each end whose ring peers are to map.
+    rings: Arc<()>,
 }
+
+/// Rings that peers map, at most. A peer has 64 pieces of this process's memory mapped at a time; with more rings than
+/// that it would map one for each transfer.
+const RINGS: usize = 32;
 
 impl Device {
     /// Open the device of 127.0.0.1, or the first one that librdmacm knows: Linux ties no device of iWARP to a loopback
@@ -32,7 +38,12 @@ impl Device {
         let context = of_loopback.or_else(|error| first().ok_or(error))?;
         let (pd, completions) = (context.alloc_pd()?, Completions::new(&context)?);
         let (windows, iwarp) = (Keys::exist(&pd), context.device().is_iwarp());
-        Ok(Device { context, pd, completions, windows, vanishing: library.is_softrnic(), iwarp })
+        Ok(Device { context, pd, completions, windows, vanishing: library.is_softrnic(), iwarp, rings: Arc::default() })
+    }
+
+    /// A place among the rings that peers map. None: there is none, or no peer could map any.
+    pub fn ring_place(&self) -> Option<Arc<()>> {
+        (!self.iwarp && Arc::strong_count(&self.rings) <= RINGS).then(|| self.rings.clone())
     }
 
     /// Check that a connection goes over this device. ENODEV: it goes over another one.

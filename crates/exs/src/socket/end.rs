@@ -21,7 +21,8 @@ use super::pending::Pending;
 use super::queue::{Event, EventKind, Queue, Taker};
 use super::{Memory, Options};
 use crate::protocol::{
-    Connection, Done, HEADER, Kind, Message, Op, Outcome, Output, ROW, Refused, Remote, Reset, Taken, Transferred,
+    Connection, Done, HEADER, Hello, Kind, Message, Op, Outcome, Output, ROW, Refused, Remote, Reset, Taken,
+    Transferred,
 };
 use row::Row;
 use word::Words;
@@ -42,8 +43,9 @@ const KINDS: u64 = 0xff << 56;
 
 /// The slot of a request that has none.
 const NO_SLOT: u64 = u32::MAX as u64;
-/// A direct transfer of a stream from this length on is a WRITE and a SEND: a device may execute a WRITE without an
-/// immediate value at once, which is one copy. A shorter one is a WRITE with immediate: one request.
+/// A transfer of a stream into a receive, or into a ring that the peer maps, is from this length on a WRITE and a SEND:
+/// a device may execute a WRITE without an immediate value at once, which is one copy. A shorter one is a WRITE with
+/// immediate: one request.
 const LONG: u64 = 64 << 10;
 
 /// The number of an operation that was over with its call.
@@ -88,11 +90,17 @@ pub(super) struct End {
     inline: usize,
     /// A transfer of a stream of fewer bytes is a WRITE with immediate.
     imm_below: u64,
+    /// So is one into a ring that no peer maps, and one to a peer that is not known to be late. By packets it goes no
+    /// faster than the peer takes it: a ring that is filled by single copies is never empty, and nothing is offered
+    /// then.
+    imm_into_ring: bool,
     /// See [`End::ask_for_all`].
     asks: bool,
     slots: Arc<Mr>,
     /// The ring of a stream.
     ring: Option<Arc<Mr>>,
+    /// It counts among the rings that peers map.
+    _mapped: Option<Arc<()>>,
     /// Bytes of a receive slot. Send slots, of a header each, are behind the receive slots.
     slot: usize,
     receive_slots: usize,
@@ -175,16 +183,21 @@ impl End {
         id.init_qp(&qp, if stream { Access::REMOTE_WRITE } else { Access::REMOTE_READ })?;
         let slot = (HEADER + settings.small as usize).max(ROW);
         let slots = device.pd.reg_mr(receive_slots * slot + sends * HEADER, Access::LOCAL_WRITE)?;
-        let ring = || device.pd.reg_mr(settings.ring as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+        let mapped = stream.then(|| device.ring_place()).flatten();
+        let (len, access) = (settings.ring as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+        let pd = &device.pd;
+        let ring = || if mapped.is_some() { pd.reg_mr_mapped(len, access) } else { pd.reg_mr(len, access) };
         let ring = stream.then(ring).transpose()?;
         let keys = Keys::new(device.windows.then(|| device.pd.clone()));
         let end = End {
             qp,
             inline,
             imm_below: if device.iwarp { 0 } else { LONG },
+            imm_into_ring: !device.iwarp,
             asks: device.iwarp,
             slots,
             ring,
+            _mapped: mapped,
             slot,
             receive_slots,
             spare: Vec::with_capacity(SPARE),
@@ -212,14 +225,20 @@ impl End {
         Ok(end)
     }
 
-    /// The place of the ring, for the peer.
-    pub fn ring(&self) -> Remote {
+    fn ring(&self) -> Remote {
         self.ring.as_ref().map_or(Remote { addr: 0, rkey: 0 }, |mr| Remote { addr: mr.addr(), rkey: mr.rkey() })
+    }
+
+    /// What the peer is told of this end.
+    pub fn hello(&self, options: &Options, device: &Device) -> Hello {
+        let mapped = self.ring.as_ref().is_some_and(|ring| ring.is_mapped());
+        Hello { settings: options.settings(), ring: self.ring(), windows: device.windows, mapped }
     }
 
     /// Begin the protocol, with what has come.
     pub fn start(&mut self, protocol: Connection) {
         self.peer_has_windows = protocol.peer_has_windows();
+        self.imm_into_ring &= !protocol.peer_ring_is_mapped();
         self.protocol = Some(protocol);
         let early = std::mem::take(&mut self.early);
         self.take(&early, None);

@@ -473,8 +473,7 @@ impl Shared {
         }
         self.device.check(&socket.id)?;
         let end = End::new(&self.device, &socket.id, &socket.options)?;
-        let hello =
-            Hello { settings: socket.options.settings(), ring: end.ring(), windows: self.device.windows }.emit();
+        let hello = end.hello(&socket.options, &self.device).emit();
         let reads = socket.options.reads;
         let param = CmParam {
             private_data: &hello,
@@ -558,7 +557,7 @@ impl Shared {
         let number = self.number();
         let mut end = End::new(&self.device, &id, &options).map_err(errno)?;
         id.set_cookie(number);
-        let hello = Hello { settings: options.settings(), ring: end.ring(), windows: self.device.windows }.emit();
+        let hello = end.hello(&options, &self.device).emit();
         let inner = biased::Mutex::new(Inner { stage: Stage::Accepting(to), end: None, waited: None });
         let socket = self.socket(number, options, inner, id);
         let mut inner = socket.inner();

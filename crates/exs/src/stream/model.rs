@@ -99,7 +99,7 @@ impl World {
     fn pump_sender(&mut self) -> Result<(), Fault> {
         loop {
             let seq = self.sender.seq();
-            let Some(transfer) = self.sender.next(self.waiting) else { break };
+            let Some(transfer) = self.sender.next(self.waiting, self.waiting) else { break };
             self.waiting -= u64::from(transfer.len);
             self.to_receiver.push_back(ToReceiver::Data(transfer, seq));
         }
@@ -168,7 +168,7 @@ impl World {
                 self.write(place.0, place.1 + skip, number, len)?;
                 sound(self.receiver.direct(len, seq, released), "a direct transfer")?;
             }
-            ToReceiver::Data(Transfer { at, len, seq, released, .. }, number) => {
+            ToReceiver::Data(Transfer { at, len, more, seq, released, .. }, number) => {
                 if let Some((_, _, from, count)) = self.copy
                     && (from..from + count).any(|byte| (at..at + len).contains(&byte))
                 {
@@ -177,7 +177,7 @@ impl World {
                 for i in 0..len {
                     self.ring[(at + i) as usize] = self.seq(number, i);
                 }
-                sound(self.receiver.indirect(len, seq, released), "a transfer into the ring")?;
+                sound(self.receiver.indirect(len, seq, released, more), "a transfer into the ring")?;
             }
             ToReceiver::Seen(count) => sound(self.receiver.seen(count), "a SEEN")?,
             ToReceiver::Retracted(phase) => sound(self.receiver.retracted(phase), "a RETRACTED")?,
@@ -225,8 +225,8 @@ impl World {
                 internal.push(world);
             }
         }
-        for len in 1..=2 {
-            if !self.fin && self.waiting == 0 && len <= bounds.waiting {
+        for len in 1..=bounds.waiting {
+            if !self.fin && self.waiting == 0 {
                 let mut world = self.clone();
                 world.waiting += len;
                 world.pump_sender()?;
@@ -477,6 +477,15 @@ fn data_end_in_every_state() {
 fn receives_are_cancelled_in_every_state() {
     let states = holds(Bounds { cancels: true, receives: 1, ..SMALL }, shape(None));
     assert!(states > 100_000, "{states} states");
+}
+
+#[test]
+fn transfers_into_the_ring_say_that_more_follow() {
+    // More bytes wait than one transfer takes.
+    for wait_all in [&[false], &[true]] {
+        let states = holds(Bounds { waiting: 5, wait_all, ..SMALL }, shape(None));
+        assert!(states > 200_000, "{states} states");
+    }
 }
 
 #[test]

@@ -80,6 +80,8 @@ pub struct Receiver {
     pub(super) freed: u32,
     pub(super) data: u32,
     pub(super) told_late: bool,
+    /// The last transfer went into the ring, and the next one does, at once.
+    pub(super) more: bool,
     /// The last transfer was direct and large: the sender may wait for the answer.
     pub(super) asked: bool,
     /// The phase whose RETRACT has no answer, and whether it was handed out.
@@ -104,6 +106,7 @@ impl Receiver {
             freed: 0,
             data: 0,
             told_late: false,
+            more: false,
             asked: false,
             retract: None,
             fin: false,
@@ -180,6 +183,7 @@ impl Receiver {
         }
         self.arrived(len, seq, released)?;
         self.asked = len >= self.shape.large;
+        self.more = false;
         self.receives[0].filled += len;
         // It is too late.
         self.receives[0].cancel = false;
@@ -189,8 +193,8 @@ impl Receiver {
         Ok(())
     }
 
-    /// Take a transfer into the ring.
-    pub fn indirect(&mut self, len: u32, seq: u32, released: u32) -> Result<(), Breach> {
+    /// Take a transfer into the ring. `more`: the next one follows at once.
+    pub fn indirect(&mut self, len: u32, seq: u32, released: u32, more: bool) -> Result<(), Breach> {
         let Shape { ring, chunk, .. } = self.shape;
         let place = (self.at + self.used) % ring;
         if self.used + self.freed > ring || len > ring - self.used - self.freed || len > ring - place || len > chunk {
@@ -198,6 +202,7 @@ impl Receiver {
         }
         self.arrived(len, seq, released)?;
         self.used += len;
+        self.more = more;
         if self.phase.is_multiple_of(2) {
             self.phase = self.shape.phase(self.phase, 1);
             let void = true;
@@ -305,7 +310,10 @@ impl Receiver {
         #[cfg(test)]
         let busy = self.used > self.copying || busy && !self.shape.lacks(super::Mutant::AdvertBeforeCopy);
         let next = self.receives.get(self.open).filter(|next| !next.cancel)?;
-        if busy || self.fin || self.unseen >= self.shape.adverts {
+        // An advert would be void. With further receives it goes out all the same: the sender learns that this end is
+        // not late, and waits (see Hold).
+        let void = self.more && next.filled > 0 && self.receives.len() == 1;
+        if busy || void || self.fin || self.unseen >= self.shape.adverts {
             return None;
         }
         // One that begins a row takes the others with it.
@@ -330,18 +338,30 @@ impl Receiver {
     fn acknowledge(&mut self) -> Option<Action> {
         let late = self.used > 0 && self.receives.is_empty() && !self.told_late;
         let Shape { ring, data, .. } = self.shape;
-        let due = self.used == 0 && self.freed > 0 || self.data >= data.div_ceil(2) || self.freed >= ring.div_ceil(2);
+        // A sender that knows that this end is late, or has more to send, goes on by itself.
+        let drained = self.used == 0 && self.freed > 0 && !self.told_late && !self.more;
+        let due = drained || self.data >= data.div_ceil(2) || self.freed >= ring.div_ceil(2);
         // With an open receive the sender goes on by itself.
         let answer = self.asked && self.open == 0 && self.data > 0;
-        if !due && !late && !answer {
+        let waits = self.told_late && self.receives.len() > 1 && self.used > 0 && self.has_room();
+        if !due && !late && !answer && !waits {
             return None;
         }
-        self.told_late |= late;
-        Some(Action::Ack(Ack { late, ..self.take_ack() }))
+        self.told_late = self.told_late && !waits || late;
+        Some(Action::Ack(Ack { late, waits, ..self.take_ack() }))
+    }
+
+    /// True if the receives take more than the ring has.
+    fn has_room(&self) -> bool {
+        let mut left = self.used;
+        self.receives.iter().any(|receive| {
+            let room = receive.len - receive.filled;
+            left.checked_sub(room).map(|rest| left = rest).is_none()
+        })
     }
 
     fn take_ack(&mut self) -> Ack {
         self.asked &= self.open > 0;
-        Ack { freed: std::mem::take(&mut self.freed), data: std::mem::take(&mut self.data), late: false }
+        Ack { freed: std::mem::take(&mut self.freed), data: std::mem::take(&mut self.data), ..Ack::default() }
     }
 }

@@ -15,6 +15,10 @@ pub struct Transfer<P> {
     pub at: u32,
     /// The number of bytes.
     pub len: u32,
+    /// It goes into the ring, and so does the next one, at once.
+    pub more: bool,
+    /// It goes into the ring of a receiver that is late.
+    pub late: bool,
     /// The low bits of the number of the first byte.
     pub seq: u32,
     /// Adverts that the sender is done with, since it last said so.
@@ -115,10 +119,11 @@ impl<P: Copy> Sender<P> {
         }
         self.room += ack.freed;
         self.credits += ack.data;
+        self.hold |= ack.waits;
         if ack.late || self.room == self.shape.ring {
             self.hold = false;
         }
-        self.late |= ack.late;
+        self.late = self.late && !ack.waits || ack.late;
         self.ahead &= !ack.late;
         Ok(())
     }
@@ -138,8 +143,9 @@ impl<P: Copy> Sender<P> {
         Ok(())
     }
 
-    /// The next transfer, of at most `waiting` bytes.
-    pub fn next(&mut self, waiting: u64) -> Option<Transfer<P>> {
+    /// The next transfer, of at most `waiting` bytes. `all`: those and the bytes behind them; as long as there are any,
+    /// the caller asks for the next one before it does anything else.
+    pub fn next(&mut self, waiting: u64, all: u64) -> Option<Transfer<P>> {
         let shape = self.shape;
         let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
         if waiting == 0 || self.credits == 0 {
@@ -175,10 +181,12 @@ impl<P: Copy> Sender<P> {
             (None, at, len)
         };
         let ends = self.open.len() < before;
-        let transfer = Transfer { direct, ends, at, len, seq: shape.low(self.seq), released: self.released };
-        self.released = 0;
+        let (seq, released) = (shape.low(self.seq), std::mem::take(&mut self.released));
         self.credits -= 1;
         self.seq = shape.seq(self.seq, len);
+        let late = self.late && direct.is_none();
+        let more = late && !self.hold && self.room > 0 && self.credits > 0 && all > len.into();
+        let transfer = Transfer { direct, ends, at, len, more, late, seq, released };
         Some(transfer)
     }
 

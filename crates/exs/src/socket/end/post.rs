@@ -8,12 +8,12 @@ use crate::protocol::{Buffer, HEADER, Immediate, Message, Op, ROW, Remote, Reset
 
 impl End {
     /// WRITE, and tell the peer, at once or later ([`super::word`]).
-    pub(super) fn write(&mut self, Write { from, to: Remote { addr, rkey }, imm, ends }: Write) -> rdma::Result<()> {
+    pub(super) fn write(&mut self, write: Write) -> rdma::Result<()> {
+        let Write { from, to: Remote { addr, rkey }, imm, ends, late } = write;
         let Some(sge) = self.sge(from) else { return Ok(()) };
         self.send_row()?;
-        // One into the ring goes by packets, no faster than the peer takes it: a ring that is filled by single copies
-        // is never empty, and nothing is offered then.
-        if from.len < self.imm_below || !self.asks && !Immediate::parse(imm).direct {
+        let slowly = !Immediate::parse(imm).direct && !self.asks && (self.imm_into_ring || !late);
+        if from.len < self.imm_below || slowly {
             // The peer hears of transfers in their order.
             self.tell()?;
             self.post(WRITE | NO_SLOT, SendOp::WriteImm { addr, rkey, imm }, Data::Sges(&[sge]))?;
