@@ -216,7 +216,7 @@ fuzz_target!(|data: &[u8]| {
                 let mut sent = HEADER;
                 let persistent = input.byte() & 7 == 7;
                 let (freed, data) = (input.near() % 8, u32::from(input.byte() % 3));
-                let ack = Ack { freed, data, late: persistent, waits: !persistent && freed % 2 == 1 };
+                let ack = Ack { freed, data, late: persistent };
                 if input.byte() & 3 == 0 {
                     phase = phase.wrapping_add(2);
                 }
@@ -229,7 +229,7 @@ fuzz_target!(|data: &[u8]| {
                     11 => Message::Seen(input.near() % 8),
                     12 => Message::Fin { seq: bytes },
                     13.. => {
-                        let ack = Ack { late: false, waits: false, ..ack };
+                        let ack = Ack { late: false, ..ack };
                         let (first, wait_all) = (input.byte() & 1 == 1, persistent);
                         let place = Remote { addr: addr / 2, rkey: 1 };
                         Message::Offer { phase, seq: input.near(), first, wait_all, len: len as u32, place, ack }

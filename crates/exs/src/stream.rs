@@ -26,8 +26,6 @@
 //!   while fewer are open, so those that are open let them go when they end.
 //! * A transfer into the ring of a receiver that is late says whether more of them follow at once: then an advert is
 //!   void. The receiver does not advertise the rest of its only receive while more follow.
-//! * A receiver that was late, and has several receives again with room for more than the ring has, says so: it
-//!   *waits*. Then the sender leaves the ring alone until it is drained, and turns to direct transfers.
 //! * RETRACT voids all adverts of a phase, so that a receive can be cancelled. Nothing is advertised until the answer.
 
 use crate::protocol::TOGETHER;
@@ -176,7 +174,4 @@ pub struct Ack {
     pub data: u32,
     /// Bytes are in the ring, and no receive is there for them: the sender may use the rest of the ring.
     pub late: bool,
-    /// The receiver was late, and has receives for more than the ring has: the sender leaves the ring alone until it is
-    /// drained. Not with `late`.
-    pub waits: bool,
 }

@@ -441,7 +441,7 @@ fn offer(phase: u16, seq: u32, addr: u64, ack: crate::stream::Ack) -> Message {
 #[test]
 fn a_hostile_peer_is_found_out() {
     let nothing = crate::stream::Ack::default();
-    let free = |freed, data| crate::stream::Ack { freed, data, late: false, waits: false };
+    let free = |freed, data| crate::stream::Ack { freed, data, late: false };
     let place = Remote { addr: 0, rkey: 1 };
     let second = Message::Offer { phase: 2, seq: 8, first: false, wait_all: false, len: 8, place, ack: nothing };
     let cases: [(&str, Vec<Message>, Message); 12] = [

@@ -36,7 +36,7 @@
 //!
 //! | byte | OFFER 7 | ROOM 8 | RETRACT 9 | RETRACTED 10 | SEEN 11 |
 //! |---|---|---|---|---|---|
-//! | 1 | 1: first of its phase, 2: MSG_WAITALL | 1: late, 2: waits | 0 | 0 | 0 |
+//! | 1 | 1: first of its phase, 2: MSG_WAITALL | 1: late | 0 | 0 | 0 |
 //! | 2-3 | phase | 0 | phase | that of RETRACT | 0 |
 //! | 4-7 | number of the first byte | 0 | 0 | 0 | offers that are done with |
 //! | 8-15 | address | 0 | 0 | 0 | 0 |
@@ -310,7 +310,7 @@ impl Message {
                 7
             }
             Message::Room(ack) => {
-                flags = if ack.late { 1 } else { u8::from(ack.waits) << 1 };
+                flags = u8::from(ack.late);
                 give_back(&ack);
                 8
             }
@@ -349,7 +349,7 @@ impl Message {
     pub fn parse(header: &[u8; HEADER], sent: usize) -> Result<Message, Malformed> {
         let (phase, seq) = (u16::from_be_bytes([header[2], header[3]]), be32(header, 4));
         let (addr, len, rkey) = (be64(header, 8), be32(header, 20), be32(header, 24));
-        let ack = |late, waits| Ack { freed: be32(header, 16), data: be32(header, 28), late, waits };
+        let ack = |late| Ack { freed: be32(header, 16), data: be32(header, 28), late };
         let flag = |bit: u8| header[1] & bit != 0;
         let message = match header[0] {
             1 => Message::Advert { seq, addr, rkey, len, persistent: flag(1) },
@@ -360,9 +360,9 @@ impl Message {
             6 => Message::Fin { seq },
             7 => {
                 let (first, wait_all, place) = (flag(1), flag(2), Remote { addr, rkey });
-                Message::Offer { phase, seq, first, wait_all, len, place, ack: ack(false, false) }
+                Message::Offer { phase, seq, first, wait_all, len, place, ack: ack(false) }
             }
-            8 => Message::Room(ack(flag(1), flag(2))),
+            8 => Message::Room(ack(flag(1))),
             9 => Message::Retract(phase),
             10 => Message::Retracted(phase),
             11 => Message::Seen(seq),

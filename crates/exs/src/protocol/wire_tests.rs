@@ -72,7 +72,7 @@ fn messages_have_their_bytes() {
     bytes[22] = 0x10;
     bytes[24..28].copy_from_slice(&[0xa1, 0xa2, 0xa3, 0xa4]);
     assert_eq!(advert.emit(), bytes);
-    let ack = Ack { freed: 0xb1b2_b3b4, data: 0xc1c2_c3c4, late: false, waits: false };
+    let ack = Ack { freed: 0xb1b2_b3b4, data: 0xc1c2_c3c4, late: false };
     let place = Remote { addr, rkey };
     let offer =
         Message::Offer { phase: 0x0506, seq: 0x0102_0304, first: true, wait_all: true, len: 0x1000, place, ack };
@@ -91,7 +91,6 @@ fn messages_have_their_bytes() {
         Message::Advert { seq: 1, addr, rkey, len: 1, persistent: true },
         Message::Room(ack),
         Message::Room(Ack { late: true, ..ack }),
-        Message::Room(Ack { waits: true, ..ack }),
         Message::Retract(8),
         Message::Retracted(0xfffe),
         Message::Seen(3),

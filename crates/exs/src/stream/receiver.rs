@@ -343,21 +343,11 @@ impl Receiver {
         let due = drained || self.data >= data.div_ceil(2) || self.freed >= ring.div_ceil(2);
         // With an open receive the sender goes on by itself.
         let answer = self.asked && self.open == 0 && self.data > 0;
-        let waits = self.told_late && self.receives.len() > 1 && self.used > 0 && self.has_room();
-        if !due && !late && !answer && !waits {
+        if !due && !late && !answer {
             return None;
         }
-        self.told_late = self.told_late && !waits || late;
-        Some(Action::Ack(Ack { late, waits, ..self.take_ack() }))
-    }
-
-    /// True if the receives take more than the ring has.
-    fn has_room(&self) -> bool {
-        let mut left = self.used;
-        self.receives.iter().any(|receive| {
-            let room = receive.len - receive.filled;
-            left.checked_sub(room).map(|rest| left = rest).is_none()
-        })
+        self.told_late |= late;
+        Some(Action::Ack(Ack { late, ..self.take_ack() }))
     }
 
     fn take_ack(&mut self) -> Ack {

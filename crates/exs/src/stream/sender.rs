@@ -119,11 +119,10 @@ impl<P: Copy> Sender<P> {
         }
         self.room += ack.freed;
         self.credits += ack.data;
-        self.hold |= ack.waits;
         if ack.late || self.room == self.shape.ring {
             self.hold = false;
         }
-        self.late = self.late && !ack.waits || ack.late;
+        self.late |= ack.late;
         self.ahead &= !ack.late;
         Ok(())
     }
