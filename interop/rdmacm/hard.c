@@ -197,7 +197,7 @@ static void crossing_connects(const struct where *w)
 	}
 }
 
-/* A thread comes back to wait at a channel that another one has destroyed meanwhile, as rping's does now and then. */
+/* A channel is used that was destroyed. */
 static void destroyed_channel(const struct where *w)
 {
 	struct rdma_event_channel *last[10];

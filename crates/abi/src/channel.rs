@@ -4,20 +4,21 @@ use core::cell::UnsafeCell;
 use std::sync::Arc;
 
 use libc::{c_int, c_uint, c_void};
+use nic::{CompChannel, Nic, Waited as _};
 use sys::{ibv_comp_channel, ibv_context, ibv_cq};
 use verbs::{Errno, Result};
 
 use crate::context::Context;
 use crate::cq::Cq;
-use crate::entry::{last_errno, minus_one, number, object, pointer, silent};
-use crate::wait::{AGAIN, rung, waits};
+use crate::entry::{minus_one, number, object, pointer, silent};
+use crate::wait::{AGAIN, Word, rung, waits};
 
 /// A completion channel.
 #[repr(C)]
 pub struct Channel {
     c: UnsafeCell<ibv_comp_channel>,
     /// The channel of the NIC.
-    pub inner: Arc<nic::CompChannel>,
+    pub inner: Arc<CompChannel>,
 }
 
 impl Channel {
@@ -63,35 +64,35 @@ waits! {
 }
 
 unsafe extern "C" fn begin_wait(
+    word: &mut Word<CompChannel>,
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
     minus_one(|| {
+        if let Some(fd) = word.again() {
+            return Ok(fd);
+        }
         // SAFETY: live or NULL (man page).
         let this = unsafe { object::<Channel, _>(channel) }?;
         if cq.is_null() || cq_context.is_null() {
             return Err(Errno::EINVAL);
         }
         this.context()?.nic()?;
-        this.inner.begin_wait();
-        Ok(this.inner.fd())
+        Ok(word.enter(&this.inner))
     })
 }
 
 unsafe extern "C" fn end_wait(
     got: isize,
-    channel: *mut ibv_comp_channel,
+    word: &mut Word<CompChannel>,
+    _channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    let errno = last_errno();
+    let read = rung(got);
     minus_one(|| {
-        // SAFETY: live, as a channel is for which a thread waits (man page).
-        let this = unsafe { object::<Channel, _>(channel) }?;
-        this.inner.end_wait();
-        rung(got, errno)?;
-        let Some(token) = this.context()?.nic()?.take_cq_event(&this.inner) else { return Ok(AGAIN) };
+        let Some(token) = word.leave(read, |channel| Ok(Nic::get()?.take_cq_event(channel)))? else { return Ok(AGAIN) };
         let token = token as usize as *mut ibv_cq;
         // SAFETY: the token is the address of the queue's structure (cq::Cq::create), which lives at least until this
         // event is acknowledged; the variables are the caller's.

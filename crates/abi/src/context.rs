@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::c_int;
-use nic::Nic;
+use nic::{Nic, Waited as _};
 use parking_lot::Mutex;
 use report::Device;
 use sys::{ibv_context, verbs_context};
@@ -91,7 +91,7 @@ impl Context {
     }
 
     fn create(nic: &'static Nic, shared: Arc<Shared>, imported_fd: Option<c_int>) -> *mut ibv_context {
-        let (cmd_fd, async_fd) = (imported_fd.unwrap_or(shared.context.cmd_fd()), shared.context.async_fd());
+        let (cmd_fd, async_fd) = (imported_fd.unwrap_or(shared.context.cmd_fd()), shared.context.fd());
         let mut v = verbs_context::zeroed();
         table::fill(&mut v);
         v.sz = size_of::<verbs_context>();

@@ -1,43 +1,53 @@
 //! Asynchronous events.
 
 use libc::c_int;
-use nic::EventTarget;
+use nic::{EventTarget, Nic};
 use sys::{ibv_async_event, ibv_context};
 use verbs::{Errno, EventKind};
 
 use crate::context::Context;
 use crate::cq::Cq;
-use crate::entry::{argument, last_errno, minus_one, object, output, silent};
+use crate::entry::{argument, minus_one, object, output, silent};
 use crate::qp::Qp;
 use crate::srq::Srq;
-use crate::wait::{AGAIN, rung, waits};
+use crate::wait::{AGAIN, Word, rung, waits};
 
 waits! {
     /// `ibv_get_async_event(3)`.
     ibv_get_async_event(*mut ibv_context, *mut ibv_async_event): begin_wait, end_wait;
 }
 
-unsafe extern "C" fn begin_wait(context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
+unsafe extern "C" fn begin_wait(
+    word: &mut Word<nic::Context>,
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
     minus_one(|| {
+        if let Some(fd) = word.again() {
+            return Ok(fd);
+        }
         // SAFETY: live or NULL (man page).
         let context = unsafe { Context::of(context) }?;
         if event.is_null() {
             return Err(Errno::EINVAL);
         }
         context.nic()?;
-        Ok(context.shared.context.async_fd())
+        Ok(word.enter(&context.shared.context))
     })
 }
 
-unsafe extern "C" fn end_wait(got: isize, context: *mut ibv_context, event: *mut ibv_async_event) -> c_int {
-    let errno = last_errno();
+unsafe extern "C" fn end_wait(
+    got: isize,
+    word: &mut Word<nic::Context>,
+    _context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
+    let read = rung(got);
     minus_one(|| {
-        rung(got, errno)?;
-        // SAFETY: live, as a context is in which a thread waits (man page).
-        let context = unsafe { Context::of(context) }?;
+        let taken = word.leave(read, |context| Ok(Nic::get()?.take_async_event(context)))?;
+        let Some((kind, target)) = taken else { return Ok(AGAIN) };
         // SAFETY: the caller's structure.
         let event = unsafe { output(event) }?;
-        let Some((kind, target)) = context.nic()?.take_async_event(&context.shared.context) else { return Ok(AGAIN) };
         event.event_type = kind as u32;
         match target {
             EventTarget::Qp(_, user) => event.element.qp = user as usize as *mut _,

@@ -82,6 +82,6 @@ macro_rules! programs {
 }
 
 programs!(
-    across badargs cancel child cqx devices disconnect dlvsym files handles ignored infiniband link patcher programs
-    queues share shared tables wr
+    across badargs cancel child cqx devices disconnect dlvsym files handles ignored infiniband link outlived patcher
+    programs queues share shared tables wr
 );

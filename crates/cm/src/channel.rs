@@ -3,8 +3,9 @@
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use nic::Bell;
+use nic::{Bell, Waited, Waiters};
 use parking_lot::Mutex;
 use verbs::Result;
 
@@ -36,6 +37,19 @@ pub struct Got {
 pub struct Channel {
     pub(crate) bell: Bell,
     pub(crate) queue: Mutex<VecDeque<Queued>>,
+    /// The thread that has taken the last event; 0: none.
+    taker: AtomicU32,
+    waiters: Waiters,
+}
+
+impl Waited for Channel {
+    fn fd(&self) -> i32 {
+        self.bell.0.as_raw_fd()
+    }
+
+    fn waiters(&self) -> &Waiters {
+        &self.waiters
+    }
 }
 
 impl Channel {
@@ -44,17 +58,26 @@ impl Channel {
     /// # Errors
     /// EMFILE, ENFILE, ENOMEM: as eventfd2(2).
     pub fn new() -> Result<Arc<Self>> {
-        Ok(Arc::new(Channel { bell: Bell::new()?, queue: Mutex::default() }))
-    }
-
-    /// The descriptor: readable while an event waits. The program may set O_NONBLOCK on it, poll it, add it to epoll.
-    pub fn fd(&self) -> i32 {
-        self.bell.0.as_raw_fd()
+        let (queue, taker, waiters) = (Mutex::default(), AtomicU32::new(0), Waiters::default());
+        Ok(Arc::new(Channel { bell: Bell::new()?, queue, taker, waiters }))
     }
 
     /// True if the program has set O_NONBLOCK on the descriptor.
     pub fn nonblocking(&self) -> bool {
         self.bell.nonblocking()
+    }
+
+    /// The system's number of the thread that has taken the last event. Where one thread serves a channel, as in most
+    /// programs, that one will come for the next event.
+    pub fn taker(&self) -> Option<u32> {
+        Some(self.taker.load(Ordering::Relaxed)).filter(|thread| *thread != 0)
+    }
+
+    /// Take the first event.
+    pub(crate) fn take(&self) -> Option<Queued> {
+        let queued = self.queue.lock().pop_front()?;
+        self.taker.store(nic::this_thread(), Ordering::Relaxed);
+        Some(queued)
     }
 
     pub(crate) fn push(&self, queued: Queued) {

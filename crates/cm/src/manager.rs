@@ -439,7 +439,7 @@ impl Cm {
     /// meantime.
     pub fn take_event(&self, channel: &Channel) -> Option<Got> {
         let mut state = self.lock();
-        let queued = channel.queue.lock().pop_front()?;
+        let queued = channel.take()?;
         let id = state.ids.get_mut(&queued.id)?;
         id.reported += 1;
         let token = id.token;

@@ -10,6 +10,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::{IoSliceMut, ReadWriteFlags};
 
+use crate::waiters::{Waited, Waiters};
 use crate::{Nic, errno};
 
 /// An eventfd that counts the elements of the queue beside it: a read takes one.
@@ -58,25 +59,20 @@ pub struct CompChannel {
     bell: Bell,
     queue: Mutex<VecDeque<(CqId, u64)>>,
     users: AtomicU32,
-    /// Threads that wait for an event. A thread that is cancelled in its wait (pthread_cancel(3)) stays in the list;
-    /// that the process has no such thread any more tells it from the others.
-    waiters: Mutex<Vec<u32>>,
+    waiters: Waiters,
 }
 
-/// The system's number of the calling thread.
-fn this_thread() -> u32 {
-    thread_local! {
-        static THREAD: u32 = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
-    }
-    THREAD.with(|thread| *thread)
-}
-
-impl CompChannel {
-    /// The descriptor, readable when an event waits. The program may set O_NONBLOCK on it, poll it, add it to epoll.
-    pub fn fd(&self) -> i32 {
+impl Waited for CompChannel {
+    fn fd(&self) -> i32 {
         self.bell.0.as_raw_fd()
     }
 
+    fn waiters(&self) -> &Waiters {
+        &self.waiters
+    }
+}
+
+impl CompChannel {
     pub(crate) fn push(&self, cq: CqId, user: u64) {
         self.queue.lock().push_back((cq, user));
         self.bell.ring();
@@ -87,27 +83,7 @@ impl CompChannel {
         report::facts::Channel {
             fd: self.fd(),
             unread: self.queue.lock().iter().filter(|(id, _)| *id == cq).count() as u32,
-            waiters: self.waiting(),
-        }
-    }
-
-    fn waiting(&self) -> u32 {
-        let mut waiters = self.waiters.lock();
-        waiters.retain(|thread| std::path::Path::new(&format!("/proc/self/task/{thread}")).exists());
-        waiters.len() as u32
-    }
-
-    /// Note that the calling thread is about to wait: to read 8 bytes from the descriptor. It may never return from
-    /// there.
-    pub fn begin_wait(&self) {
-        self.waiters.lock().push(this_thread());
-    }
-
-    /// Note that the calling thread has waited.
-    pub fn end_wait(&self) {
-        let mut waiters = self.waiters.lock();
-        if let Some(at) = waiters.iter().position(|thread| *thread == this_thread()) {
-            waiters.swap_remove(at);
+            waiters: self.waiters.count(),
         }
     }
 
@@ -128,13 +104,17 @@ impl Nic {
             bell: Bell::new()?,
             queue: Mutex::default(),
             users: AtomicU32::new(0),
-            waiters: Mutex::default(),
+            waiters: Waiters::default(),
         }))
     }
 
     /// Destroy a channel: EBUSY while completion queues use it (`ibv_destroy_comp_channel(3)`).
-    pub fn destroy_channel(&self, channel: &CompChannel) -> Result<()> {
-        if channel.users.load(Ordering::Relaxed) > 0 { Err(Errno::EBUSY) } else { Ok(()) }
+    pub fn destroy_channel(&self, channel: &Arc<CompChannel>) -> Result<()> {
+        if channel.users.load(Ordering::Relaxed) > 0 {
+            return Err(Errno::EBUSY);
+        }
+        self.outlived.0.keep(channel.clone());
+        Ok(())
     }
 
     /// Send the events of this queue to this channel.
@@ -163,9 +143,9 @@ impl Nic {
     /// EAGAIN: O_NONBLOCK is set and no event waits; EINTR: a signal handler ran.
     pub fn get_cq_event(&self, channel: &CompChannel) -> Result<u64> {
         loop {
-            channel.begin_wait();
+            channel.waiters.enter();
             let rung = channel.bell.wait();
-            channel.end_wait();
+            channel.waiters.leave();
             rung?;
             if let Some(user) = self.take_cq_event(channel) {
                 return Ok(user);
@@ -186,25 +166,6 @@ impl Nic {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_waiter_that_has_ended_is_none() {
-        let channel = CompChannel {
-            bell: Bell::new().unwrap(),
-            queue: Mutex::default(),
-            users: AtomicU32::new(0),
-            waiters: Mutex::default(),
-        };
-        std::thread::scope(|scope| scope.spawn(|| channel.begin_wait()).join().unwrap());
-        channel.begin_wait();
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        while channel.waiting() != 1 {
-            assert!(std::time::Instant::now() < until, "its thread is joined, and soon is none of the process");
-            std::thread::yield_now();
-        }
-        channel.end_wait();
-        assert_eq!(channel.waiting(), 0);
-    }
 
     #[test]
     fn rings_are_taken_back_without_waiting() {

@@ -10,6 +10,7 @@ use report::Device;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use crate::channel::Bell;
+use crate::waiters::{Waited, Waiters};
 use crate::{Nic, errno, signal};
 
 /// The object of an event, with the token that it was created with.
@@ -107,14 +108,21 @@ pub struct Context {
     queue: Arc<ContextQueue>,
     /// A descriptor that stands for the context: its identity survives dup (`ibv_import_device(3)`).
     cmd: OwnedFd,
+    waiters: Waiters,
 }
 
-impl Context {
-    /// The descriptor of asynchronous events.
-    pub fn async_fd(&self) -> i32 {
+/// The descriptor is that of asynchronous events.
+impl Waited for Context {
+    fn fd(&self) -> i32 {
         self.queue.bell.0.as_raw_fd()
     }
 
+    fn waiters(&self) -> &Waiters {
+        &self.waiters
+    }
+}
+
+impl Context {
     /// The command descriptor of the context.
     pub fn cmd_fd(&self) -> i32 {
         self.cmd.as_raw_fd()
@@ -150,11 +158,11 @@ impl Nic {
         core.contexts.insert(id, queue.clone());
         drop(core);
         self.start_doctor();
-        Ok(Arc::new(Context { id, device, queue, cmd }))
+        Ok(Arc::new(Context { id, device, queue, cmd, waiters: Waiters::default() }))
     }
 
     /// Close a context; the objects that its program left in it are destroyed.
-    pub fn close(&self, context: &Context) -> Result<()> {
+    pub fn close(&self, context: &Arc<Context>) -> Result<()> {
         let mut core = self.lock();
         core.contexts.remove(&context.id);
         if core.contexts.is_empty() {
@@ -170,6 +178,7 @@ impl Nic {
         for cq in gone {
             self.unbind_cq_channel(cq);
         }
+        self.outlived.1.keep(context.clone());
         result
     }
 

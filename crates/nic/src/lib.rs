@@ -27,6 +27,7 @@ mod streams;
 mod tapped_streams;
 mod thread;
 mod verbs_calls;
+mod waiters;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -47,6 +48,7 @@ pub use taps::StreamTap;
 pub use taps::fault::calls::Fails;
 pub use taps::fault::spec::DeviceFault;
 pub use thread::spawn;
+pub use waiters::{Outlived, Waited, Waiters, this_thread};
 pub use window::Mapped;
 pub use wire::EntryArray;
 
@@ -80,6 +82,8 @@ pub struct Nic {
     /// Events that the program has got and not yet acknowledged.
     unacked: Mutex<context::Unacked>,
     acked: Condvar,
+    /// What was destroyed while threads waited at it.
+    outlived: (Outlived<CompChannel>, Outlived<Context>),
     fds: Arc<memory::fds::FdSet>,
     moved: migrate::Moved,
     doctor: doctor::Doctor,
@@ -181,6 +185,7 @@ impl Nic {
             alive: AtomicBool::new(true),
             unacked: Mutex::default(),
             acked: Condvar::new(),
+            outlived: (Outlived::new(), Outlived::new()),
             fds,
             moved: migrate::Moved::new(settings.migrate),
             doctor: doctor::Doctor::default(),

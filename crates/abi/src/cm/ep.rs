@@ -2,19 +2,19 @@
 
 use core::ptr::null_mut;
 
-use ::cm::EventKind;
+use ::cm::{Channel, EventKind};
 use libc::c_int;
 use sys::cma::{RAI_PASSIVE, rdma_addrinfo, rdma_cm_id};
 use sys::{ibv_pd, ibv_qp_init_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex};
 use verbs::{Errno, Result};
 
-use super::event::{awaited_at, drop_event, take};
+use super::event::{await_next, drop_event, take};
 use super::id::Id;
 use super::{address, device, last_errno, option, qp};
 use crate::entry::{Zeroed, argument, minus_one, output, silent};
 use crate::hardware::is_object_of_ours;
 use crate::srq;
-use crate::wait::{AGAIN, rung, waits};
+use crate::wait::{AGAIN, Word, rung, waits};
 
 fn passive(id: &Id, res: &rdma_addrinfo, pd: *mut ibv_pd, init: *const ibv_qp_init_attr) -> Result<()> {
     address::bind(id, res.ai_src_addr)?;
@@ -111,8 +111,11 @@ waits! {
     rdma_get_request(*mut rdma_cm_id, *mut *mut rdma_cm_id): begin_wait, end_wait;
 }
 
-unsafe extern "C" fn begin_wait(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
+unsafe extern "C" fn begin_wait(word: &mut Word<Channel>, listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     minus_one(|| {
+        if let Some(fd) = word.again() {
+            return Ok(fd);
+        }
         // SAFETY: live or NULL; the caller's variable or NULL (man page).
         let (this, _) = unsafe { (Id::of(listen)?, output(id)?) };
         if !this.inner.lock().sync {
@@ -120,19 +123,23 @@ unsafe extern "C" fn begin_wait(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_i
         }
         drop_event(this);
         // SAFETY: the listener's calls are made one at a time in this mode.
-        awaited_at(unsafe { this.fields() }.channel)
+        await_next(word, unsafe { this.fields() }.channel)
     })
 }
 
-unsafe extern "C" fn end_wait(got: isize, listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
-    let errno = last_errno();
+unsafe extern "C" fn end_wait(
+    got: isize,
+    word: &mut Word<Channel>,
+    listen: *mut rdma_cm_id,
+    id: *mut *mut rdma_cm_id,
+) -> c_int {
+    let read = rung(got);
     minus_one(|| {
-        rung(got, errno)?;
-        // SAFETY: live, as a listener is for which a thread waits; the caller's variable (man page).
+        let Some(event) = word.leave(read, take)? else { return Ok(AGAIN) };
+        // SAFETY: the listener, which lives until its event is acknowledged; the caller's variable (man page).
         let (this, out) = unsafe { (Id::of(listen)?, output(id)?) };
         // SAFETY: the listener's calls are made one at a time in this mode.
         let c = unsafe { this.fields() };
-        let Some(event) = take(c.channel)? else { return Ok(AGAIN) };
         let request = || {
             // SAFETY: an event of this library, just got.
             let (kind, status, child) = unsafe { ((*event).event, (*event).status, (*event).id) };

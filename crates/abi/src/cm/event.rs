@@ -13,9 +13,9 @@ use sys::cma::{
 use verbs::{Errno, Qpn, Result};
 
 use super::id::{EventChannel, Id};
-use super::{attr, last_errno, qp};
+use super::{attr, qp};
 use crate::entry::{Zeroed as _, minus_one, output};
-use crate::wait::{AGAIN, rung, waits};
+use crate::wait::{AGAIN, Word, rung, waits};
 
 /// An event that the program holds. The member that C sees comes first.
 #[repr(C)]
@@ -180,7 +180,6 @@ fn process(listener_or_id: &Id, got: Got) -> Result<Option<Box<CmEvent>>> {
 /// (libfabric does). Such a program, if it polled before the last message came, would get the disconnection first, and
 /// destroy the queue pair with the message. So it gets the event when it has polled the completions that had come, or
 /// when it asks twice without polling.
-/// come; or when they ask twice without polling.
 fn overtakes(id: &Id, channel: &Channel) -> bool {
     let qpn = match id.cm.view(id.key) {
         Ok(View { conn: Some((_, local, _)), .. }) => Qpn::new(local.qpn),
@@ -224,20 +223,18 @@ fn get(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event> {
     }
 }
 
-/// The descriptor at which to wait for the next event of a channel.
-pub fn awaited_at(channel: *mut rdma_event_channel) -> Result<c_int> {
+/// Begin to wait for the next event of a channel; the descriptor.
+pub fn await_next(word: &mut Word<Channel>, channel: *mut rdma_event_channel) -> Result<c_int> {
     super::manager()?;
-    // SAFETY: live or NULL (man page).
-    Ok(unsafe { EventChannel::of(channel) }?.inner()?.fd())
+    // SAFETY: live or NULL (man page), or destroyed not long ago.
+    unsafe { EventChannel::of(channel) }?.wait(word)
 }
 
 /// Take the next event of a channel whose descriptor was read from; `None` if there is none for the program after all.
-pub fn take(channel: *mut rdma_event_channel) -> Result<Option<*mut rdma_cm_event>> {
+pub fn take(channel: &Channel) -> Result<Option<*mut rdma_cm_event>> {
     let (_, cm) = super::manager()?;
-    // SAFETY: live, as a channel is for which a thread waits (man page).
-    let inner = unsafe { EventChannel::of(channel) }?.inner()?;
-    match cm.take_event(&inner) {
-        Some(got) => hand_out(cm, &inner, got),
+    match cm.take_event(channel) {
+        Some(got) => hand_out(cm, channel, got),
         None => Ok(None),
     }
 }
@@ -280,15 +277,27 @@ waits! {
     rdma_get_cm_event(*mut rdma_event_channel, *mut *mut rdma_cm_event): begin_wait, end_wait;
 }
 
-unsafe extern "C" fn begin_wait(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int {
-    minus_one(|| if event.is_null() { Err(Errno::EINVAL) } else { awaited_at(channel) })
+unsafe extern "C" fn begin_wait(
+    word: &mut Word<Channel>,
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    minus_one(|| match word.again() {
+        Some(fd) => Ok(fd),
+        None if event.is_null() => Err(Errno::EINVAL),
+        None => await_next(word, channel),
+    })
 }
 
-unsafe extern "C" fn end_wait(got: isize, channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int {
-    let errno = last_errno();
+unsafe extern "C" fn end_wait(
+    got: isize,
+    word: &mut Word<Channel>,
+    _channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    let read = rung(got);
     minus_one(|| {
-        rung(got, errno)?;
-        let Some(made) = take(channel)? else { return Ok(AGAIN) };
+        let Some(made) = word.leave(read, take)? else { return Ok(AGAIN) };
         // SAFETY: the caller's variable.
         *unsafe { output(event) }? = made;
         Ok(0)

@@ -3,12 +3,12 @@
 use core::cell::UnsafeCell;
 use core::ptr::null_mut;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use ::cm::{Channel, Cm, Ece, IdKey};
 use libc::{c_int, c_void};
-use nic::Nic;
+use nic::{Nic, Outlived, Waited as _};
 use parking_lot::{Condvar, Mutex};
 use report::Device;
 use sys::cma::{ibv_sa_path_rec, rdma_cm_id, rdma_event_channel, rdma_ib_addr, rdma_port_space};
@@ -19,19 +19,28 @@ use super::event::rdma_ack_cm_event;
 use super::{device, manager, sockaddr};
 use crate::context::alive;
 use crate::entry::{minus_one, object, output, pointer, silent};
+use crate::wait::Word;
 
 /// An event channel.
 #[repr(C)]
 pub struct EventChannel {
     c: rdma_event_channel,
-    /// The channel of the manager, until it is destroyed.
-    inner: Mutex<Option<Arc<Channel>>>,
+    inner: Mutex<Inside>,
     nic: &'static Nic,
 }
 
-/// The number of destroyed channels that are kept, so that a thread that uses one all the same gets an error. A
-/// program's thread that waits for events may come back to do so while another one ends (rping does). With librdmacm it
-/// mostly finds a descriptor that is none.
+/// What is in an event channel.
+enum Inside {
+    /// The channel of the manager.
+    Live(Arc<Channel>),
+    /// Nothing: it was destroyed. A thread that served it may be on its way back to wait for the next event
+    /// (rdma-core 44's rping). With librdmacm it is mostly in its wait before the descriptor is closed, and then stays
+    /// there. So it does here.
+    Destroyed { server: Option<u32> },
+}
+
+/// The number of destroyed channels that are kept, so that a thread that uses one all the same gets an error, or waits
+/// as said above.
 const KEPT: usize = 64;
 
 /// A channel that was destroyed.
@@ -44,6 +53,9 @@ unsafe impl Send for Destroyed {}
 /// have held it, and it is never released. No thread holds it for so long otherwise.
 const FORKED: Duration = Duration::from_secs(1);
 
+/// Channels that were destroyed while a thread waited at them.
+static OUTLIVED: Outlived<Channel> = Outlived::new();
+
 static DESTROYED: Mutex<VecDeque<Destroyed>> = Mutex::new(VecDeque::new());
 
 impl EventChannel {
@@ -51,7 +63,7 @@ impl EventChannel {
         let (nic, _) = manager()?;
         let inner = Channel::new()?;
         let c = rdma_event_channel { fd: inner.fd() };
-        Ok(Box::into_raw(Box::new(EventChannel { c, inner: Mutex::new(Some(inner)), nic })).cast())
+        Ok(Box::into_raw(Box::new(EventChannel { c, inner: Mutex::new(Inside::Live(inner)), nic })).cast())
     }
 
     /// The channel behind a pointer of the program; ENODEV for a parent's in a forked child.
@@ -67,12 +79,19 @@ impl EventChannel {
 
     /// The channel of the manager; EBADF if it was destroyed.
     pub fn inner(&self) -> Result<Arc<Channel>> {
-        self.inner.lock().clone().ok_or_else(|| {
-            if report::logs() {
-                report::log(format_args!("an rdma_cm event channel is used that was destroyed"));
-            }
-            Errno::EBADF
-        })
+        match &*self.inner.lock() {
+            Inside::Live(channel) => Ok(channel.clone()),
+            Inside::Destroyed { .. } => Err(used_destroyed()),
+        }
+    }
+
+    /// Begin to wait for an event; the descriptor. EBADF if the channel was destroyed.
+    pub fn wait(&self, word: &mut Word<Channel>) -> Result<c_int> {
+        match &*self.inner.lock() {
+            Inside::Live(channel) => Ok(word.enter(channel)),
+            Inside::Destroyed { server } if *server == Some(nic::this_thread()) => never(),
+            Inside::Destroyed { .. } => Err(used_destroyed()),
+        }
     }
 
     /// # Safety
@@ -81,9 +100,14 @@ impl EventChannel {
         let channel = channel.cast::<EventChannel>();
         // SAFETY: the caller's promise; a channel that was destroyed is kept for a while.
         let Some(this) = (unsafe { channel.as_ref() }) else { return };
-        // The descriptor is closed now, or when the thread that waits at it has an event.
-        let Some(inner) = this.inner.try_lock_for(FORKED).and_then(|mut inner| inner.take()) else { return };
-        drop(inner);
+        {
+            let Some(mut inside) = this.inner.try_lock_for(FORKED) else { return };
+            let Inside::Live(inner) = &*inside else { return };
+            let inner = inner.clone();
+            let server = inner.taker().filter(|thread| *thread != nic::this_thread() && !inner.nonblocking());
+            *inside = Inside::Destroyed { server };
+            OUTLIVED.keep(inner);
+        }
         let oldest = {
             let Some(mut destroyed) = DESTROYED.try_lock_for(FORKED) else { return };
             destroyed.push_back(Destroyed(channel));
@@ -94,6 +118,24 @@ impl EventChannel {
             drop(unsafe { Box::from_raw(oldest) });
         }
     }
+}
+
+/// The errno for a channel that was destroyed.
+fn used_destroyed() -> Errno {
+    if report::logs() {
+        report::log(format_args!("an rdma_cm event channel is used that was destroyed"));
+    }
+    Errno::EBADF
+}
+
+/// A descriptor at which no event ever comes.
+fn never() -> Result<c_int> {
+    static NEVER: OnceLock<Arc<Channel>> = OnceLock::new();
+    if let Some(never) = NEVER.get() {
+        return Ok(never.fd());
+    }
+    let made = Channel::new()?;
+    Ok(NEVER.get_or_init(|| made).fd())
 }
 
 /// A multicast group of an id.
