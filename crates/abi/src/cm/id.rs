@@ -381,7 +381,7 @@ impl Id {
         if let Some(group) = group.and_then(|n| inner.groups.iter_mut().find(|g| g.number == n)) {
             group.completed += 1;
         }
-        drop(inner);
+        // The lock is held still: as soon as it is free, the thread that destroys the id may free this structure.
         self.acked.notify_all();
     }
 
