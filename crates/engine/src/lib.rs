@@ -150,6 +150,9 @@ pub struct Engine<P: Env> {
     /// WRITEs that were executed at their post.
     #[cfg(test)]
     executed_at_post: u64,
+    /// Entries of managed queues that ran straight.
+    #[cfg(test)]
+    ran_straight: u64,
     /// Bytes copied directly since the last reset, mostly by [`Engine::run`].
     moved: u64,
     /// Bytes sent by the queue pair that runs now.
@@ -221,6 +224,8 @@ impl<P: Env> Engine<P> {
             fast_paths: [0; 4],
             #[cfg(test)]
             executed_at_post: 0,
+            #[cfg(test)]
+            ran_straight: 0,
             moved: 0,
             turn: 0,
             tasks: 0,

@@ -5,6 +5,6 @@
 
 pub(crate) mod co_copy;
 pub(crate) mod copy_policy;
-mod deliver;
+pub(crate) mod deliver;
 pub(crate) mod one_sided;
 pub(crate) mod state;

@@ -14,6 +14,7 @@ mod managed_here;
 mod managed_hostile;
 mod managed_orders;
 mod managed_quiet;
+mod managed_straight;
 mod mock;
 mod mtu;
 mod one_sided;

@@ -34,6 +34,9 @@ impl<P: Env> Engine<P> {
         if !matches!(qp.state, QpState::Rts | QpState::Sqd) || qp.rc.rnr_until.is_some() {
             return Ok(());
         }
+        if qp.sq.managed.is_some() && self.run_straight(qp, now) {
+            return Ok(());
+        }
         let result = self.run_entries(qp, now);
         self.retire(qp, now);
         self.set_ack_timer(qp, now);

@@ -78,6 +78,12 @@ impl<P: Env> Engine<P> {
                 return false; // a response runs the queue pair again
             }
         }
+        self.may_begin(qp, now)
+    }
+
+    /// True if one more entry is within the budget. Otherwise the queue rests.
+    #[inline]
+    pub(super) fn may_begin(&mut self, qp: &mut Qp, now: Nanos) -> bool {
         self.tasks += 1;
         let many = qp.sq.begin() > IN_A_ROW && !self.done.credit.use_up();
         if many || self.tasks > IN_A_HOLD {

@@ -97,11 +97,19 @@ impl<P: Env> Engine<P> {
         if short {
             return;
         }
-        let copy_policy = self.copy_policy(link, e.opcode == Opcode::RdmaRead);
+        let read = e.opcode == Opcode::RdmaRead;
         if sent {
-            copy_policy.completed(e.len, e.by_ref, e.queued, e.since, now);
+            self.copy_policy(link, read).completed(e.len, e.by_ref, e.queued, e.since, now);
         } else {
-            copy_policy.last = now; // executed here, by neither way
+            self.executed_here(link, e.len, read, now);
+        }
+    }
+
+    /// Notes a request that was executed here, so by neither way.
+    #[inline]
+    pub(crate) fn executed_here(&mut self, link: LinkId, len: u32, read: bool, now: Nanos) {
+        if len >= SHORTEST {
+            self.copy_policy(link, read).last = now;
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::qp::Qp;
 
 /// What a message counts among the entries that begin under one hold of the lock, beside its own entry: it is as much
 /// work as so many tasks.
-const AS_TASKS: u32 = 8;
+pub(crate) const AS_TASKS: u32 = 8;
 
 impl<P: Env> Engine<P> {
     /// Brings the last request to its receive, if it is such a SEND; it has been admitted, and its memory is in
@@ -32,22 +32,23 @@ impl<P: Env> Engine<P> {
         }
         let Some(id) = self.qpns.find(Qpn::new(qp.attr.dest_qp_num)).filter(|id| *id != qp.id) else { return false };
         let Some(mut peer) = self.checkout_qp(id) else { return false };
-        let taken = self.expects(&peer, qp, at) && self.take_in_here(qp, &mut peer, at, now);
+        let taken = self.expects(&peer, qp, qp.inflight[at].len) && self.take_in_here(qp, &mut peer, at, now);
         self.schedule(&mut peer);
         self.qps.put_back(id, peer);
         taken
     }
 
-    /// True if the next packet that this queue pair expects is the one of this request of `from`, which is in this
-    /// process, too. The path MTU of either side may be the smaller one.
-    fn expects(&self, peer: &Qp, from: &Qp, at: usize) -> bool {
+    /// True if the next packet that this queue pair expects is the next one of `from`, which is in this process, too: a
+    /// message of so many bytes. The path MTU of either side may be the smaller one.
+    #[inline]
+    pub(crate) fn expects(&self, peer: &Qp, from: &Qp, len: u32) -> bool {
         matches!(peer.state, QpState::Rtr | QpState::Rts | QpState::Sqd)
             && peer.init.qp_type == QpType::Rc
             && peer.attr.dest_qp_num == from.qpn.get()
             && [peer.link, peer.from].contains(&Some(LinkId::LOOPBACK))
             && peer.rc.epsn == from.rc.next_psn
             && !peer.rc.nak_sent
-            && from.inflight[at].len <= peer.mtu
+            && len <= peer.mtu
             && peer.recv.is_none()
             && peer.rc.write.is_none()
     }

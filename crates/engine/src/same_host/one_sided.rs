@@ -31,6 +31,20 @@ use crate::wq::inflight::Inflight;
 /// faster ([`wire::SameHost::answered`]).
 const WORTH_A_CALL: u32 = 64 << 10;
 
+/// A piece of a request that is executed here.
+pub(crate) struct Piece {
+    pub op: OneSidedOp,
+    /// Its place at the peer.
+    pub addr: u64,
+    pub rkey: RKey,
+    /// Bytes of the request before it, its bytes, and those behind it.
+    pub before: u32,
+    pub len: u32,
+    pub after: u32,
+    /// [`Inflight::queued`].
+    pub queued: bool,
+}
+
 impl<P: Env> Engine<P> {
     /// Begins a hold of the adapter's lock, or a new one after other threads could have the lock.
     #[inline]
@@ -118,6 +132,9 @@ impl<P: Env> Engine<P> {
         let (op, addr, rkey) = operation(e.opcode, &e.body)?;
         let link = qp.link?;
         let atomic = matches!(op, OneSidedOp::Atomic(_));
+        let addr = addr.wrapping_add(u64::from(e.executed));
+        let (before, after) = (e.executed, e.len - e.executed - len);
+        let piece = Piece { op, addr, rkey, before, len, after, queued: e.queued };
         self.bytes.clear();
         if e.flags.contains(SendFlags::INLINE) {
             self.bytes.resize(len as usize, 0);
@@ -125,6 +142,13 @@ impl<P: Env> Engine<P> {
         } else if self.spans.iter().any(|s| s.addr == NULL_ADDR || atomic && s.guarded) {
             return None; // an atomic's result must find its place: it cannot be had a second time
         }
+        self.execute_piece(qp, link, &piece)
+    }
+
+    /// Executes a piece of a request; its local memory is `self.bytes` and then `self.spans`.
+    #[inline]
+    pub(crate) fn execute_piece(&mut self, qp: &Qp, link: LinkId, piece: &Piece) -> Option<OneSidedDone> {
+        let &Piece { op, addr, rkey, before, len, after, queued } = piece;
         let request = OneSided {
             service: qp.init.qp_type,
             src: qp.qpn,
@@ -132,12 +156,12 @@ impl<P: Env> Engine<P> {
             epoch: qp.same_host.peer_epoch.filter(|_| qp.init.qp_type.is_reliable()),
             op,
             rkey,
-            addr: addr.wrapping_add(u64::from(e.executed)),
+            addr,
             len,
-            before: e.executed,
-            after: e.len - e.executed - len,
+            before,
+            after,
             mtu: qp.mtu,
-            queues: e.queued,
+            queues: queued,
             local: Payload { prefix: &self.bytes, spans: &self.spans },
         };
         if link != LinkId::LOOPBACK || !qp.cross_channel {

@@ -51,11 +51,12 @@ fn nops_pass_and_completions_do_not() {
 
 /// Two queue pairs of node 0 that are connected to each other; the first one's sends are managed.
 fn within_one_process() -> Bench {
-    with_receives(QueueRules::default(), None)
+    with_receives(QueueRules::default(), None, cap().max_send_sge)
 }
 
-/// As [`within_one_process`], with rules for the sends, and for the receives of the second queue pair.
-fn with_receives(rules: QueueRules, receives: Option<QueueRules>) -> Bench {
+/// As [`within_one_process`], with rules for the sends, and for the receives of the second queue pair. Sends have lists
+/// of so many members at most: those of one may run straight.
+fn with_receives(rules: QueueRules, receives: Option<QueueRules>, sges: u32) -> Bench {
     let mut b = Bench::new(8, Some(QueueRules::default()), None);
     b.w.net.borrow_mut().one_sided = true;
     let n = &mut b.w.nodes[0];
@@ -67,10 +68,10 @@ fn with_receives(rules: QueueRules, receives: Option<QueueRules>) -> Bench {
         recv_cq: cq,
         srq: None,
         xrcd: None,
-        cap: cap(),
+        cap: verbs::QpCap { max_send_sge: sges, ..cap() },
         sq_sig_all: false,
     };
-    let sends = super::managed::Array::new(cap().max_send_wr, cap().max_send_sge);
+    let sends = super::managed::Array::new(cap().max_send_wr, sges);
     let managed = Managed { send: Some((sends.clone(), rules)), recv: None };
     let (first, created) = n.engine.create_managed_qp(n.ctx, &init, 1, &managed).unwrap();
     let (second, number) = match receives {
@@ -296,8 +297,12 @@ fn a_message_to_the_own_process_ends_as_its_packet_would() {
 /// Messages of a process to itself that never end leave the lock, and the processor, to others.
 #[test]
 fn messages_to_the_own_process_have_a_budget() {
+    [cap().max_send_sge, 1].into_iter().for_each(have_a_budget);
+}
+
+fn have_a_budget(sges: u32) {
     let rules = QueueRules { cyclic: true, ..QueueRules::default() };
-    let mut b = with_receives(rules, Some(rules));
+    let mut b = with_receives(rules, Some(rules), sges);
     let (sends, receives) = (cap().max_send_wr, cap().max_recv_wr);
     for id in 0..u64::from(receives) {
         let into = [b.w.sge(0, 0x300, 8)];

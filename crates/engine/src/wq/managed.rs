@@ -284,6 +284,8 @@ pub(crate) struct ManagedRecv {
     pub taken: u64,
     /// The list of an earlier receive, for the next one.
     spare: SmallVec<[Sge; 2]>,
+    /// The `wr_id` of the receive that was looked at last.
+    peeked: u64,
     /// The rule that the receive taken last breaks.
     pub broken: Option<&'static str>,
     pub base: Base,
@@ -291,7 +293,15 @@ pub(crate) struct ManagedRecv {
 
 impl ManagedRecv {
     pub fn new(entries: Entries) -> Self {
-        ManagedRecv { entries, enabled: 0, taken: 0, spare: SmallVec::new(), broken: None, base: Base::default() }
+        ManagedRecv {
+            entries,
+            enabled: 0,
+            taken: 0,
+            spare: SmallVec::new(),
+            peeked: 0,
+            broken: None,
+            base: Base::default(),
+        }
     }
 
     /// Writes a receive into its place.
@@ -340,6 +350,33 @@ impl ManagedRecv {
             sges.push(Sge { addr: 0, length: u32::MAX, lkey: LKey(0) });
         }
         (head.unwrap_or_default(), sges)
+    }
+
+    /// Gives each member of the next receive's list to `take`, without taking the receive. False if the entry breaks a
+    /// rule, or `take` says so.
+    #[inline(always)]
+    pub fn peek(&mut self, mut take: impl FnMut(Sge) -> bool) -> bool {
+        let most = (self.entries.stride - LIST) / 2;
+        let (mut first, mut left, mut sound) = (true, 0, true);
+        let broken = self.entries.check(self.taken, |chunk| {
+            let mut list = &chunk[..];
+            if std::mem::take(&mut first) {
+                (self.peeked, left) = (chunk[1], (chunk[0] >> 16) as u16 as usize);
+                sound = left <= most;
+                list = &chunk[LIST..];
+            }
+            for &[addr, second] in list.as_chunks::<2>().0.iter().take(left) {
+                sound = sound && take(Sge { addr, length: second as u32, lkey: LKey((second >> 32) as u32) });
+            }
+            left = left.saturating_sub(list.len() / 2);
+        });
+        broken.is_none() && sound
+    }
+
+    /// Takes the receive that was looked at last; its `wr_id`.
+    pub fn take_peeked(&mut self) -> u64 {
+        self.taken += 1;
+        self.peeked
     }
 
     /// Takes the list of a receive back that is completed: the next one needs no memory then.

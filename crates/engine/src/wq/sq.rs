@@ -37,6 +37,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use verbs::{Count, CqId, Errno, Opcode, QpId, Result, SendBody, SendData, SendFlags, SendWr, Sge};
 use wire::Nanos;
 
+pub(crate) use copy::Head;
+
 use crate::wq::inflight::Inflight;
 use crate::wq::managed::{Base, Entries, ManagedQueue, ManagedSend, Waiting};
 

@@ -27,7 +27,72 @@ fn wait_body(w: &[u64; WORDS]) -> SendBody {
     }
 }
 
+/// The entry of a managed queue that has one entry for each request: copied, and found to break no rule of its queue.
+/// What its members mean depends on its operation ([`super`]).
+pub(crate) struct Head([u64; WORDS]);
+
+impl Head {
+    #[inline(always)]
+    pub fn opcode(&self) -> Option<Opcode> {
+        Opcode::from_entry(self.0[0] as u8)
+    }
+
+    #[inline(always)]
+    pub fn flags(&self) -> SendFlags {
+        SendFlags::from_bits_truncate((self.0[0] >> 8) as u32 & 0xff)
+    }
+
+    #[inline(always)]
+    pub fn imm(&self) -> u32 {
+        (self.0[0] >> 32) as u32
+    }
+
+    #[inline(always)]
+    pub fn wr_id(&self) -> u64 {
+        self.0[1]
+    }
+
+    #[inline(always)]
+    pub fn remote_addr(&self) -> u64 {
+        self.0[2]
+    }
+
+    #[inline(always)]
+    pub fn rkey(&self) -> RKey {
+        RKey(self.0[3] as u32)
+    }
+
+    /// What is added to the count of a WAIT for the next turn of the circle.
+    #[inline(always)]
+    pub fn step(&self) -> u32 {
+        (self.0[3] >> 32) as u32
+    }
+
+    #[inline(always)]
+    pub fn wait(&self) -> SendBody {
+        wait_body(&self.0)
+    }
+
+    /// The scatter/gather list, if it has one member.
+    #[inline(always)]
+    pub fn only_sge(&self) -> Option<Sge> {
+        let [addr, second] = [self.0[HEAD / 8], self.0[HEAD / 8 + 1]];
+        let sge = Sge { addr, length: second as u32, lkey: LKey((second >> 32) as u32) };
+        ((self.0[0] >> 16) as u16 == 1).then_some(sge)
+    }
+}
+
 impl SendQueue {
+    /// The entry at the head of a managed queue, which is runnable. `None` if it takes a look at all of its words: it
+    /// breaks a rule, has inline data or a long list.
+    #[inline(always)]
+    pub fn head(&self) -> Option<Head> {
+        let managed = self.managed.as_ref().filter(|_| self.stride == 1)?;
+        let head = Head(managed.entries.first(self.fetched)?);
+        let plain = (head.0[0] >> 16) as u16 <= 1 && !head.flags().contains(SendFlags::INLINE);
+        plain.then_some(head)
+    }
+
     /// The words of the first entry of a request, copied and checked; `None` if they break a rule of a managed queue.
     #[inline(always)]
     fn first_words(&self, number: u64) -> Option<[u64; WORDS]> {
