@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpStream};
-use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,9 +15,9 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::MOST_WINDOW;
 use crate::error::{Error, Result};
-use crate::message;
+use crate::message::{self, Turn};
 use crate::operation::Operation;
-use crate::rounds::{RESULT, message_len};
+use crate::rounds::{Kind, RESULT, place};
 use crate::setup::{self, Endpoint, Hello, Replica, Welcome, kind};
 
 /// Every so many SENDs are signaled: a completion costs a poll of its own.
@@ -78,11 +77,16 @@ pub struct Client {
     depth: u64,
     submitted: u64,
     done: u64,
-    /// Operations whose SENDs are known to be completed.
+    /// Rounds whose messages were sent, and those that were answered.
+    sent_rounds: u64,
+    answered: u64,
+    /// Rounds whose SENDs are known to be completed.
     freed: u64,
-    under_way: VecDeque<Operation>,
-    /// Operations under way that are no gWRITE.
+    /// What the rounds under way have; a round may have nothing.
+    under_way: VecDeque<Option<Operation>>,
+    /// Operations under way that are no gWRITE, and all of them that were sent.
     others: usize,
+    all_others: u64,
     broken: Option<String>,
     /// Polls in a row without an answer.
     in_vain: u32,
@@ -106,10 +110,11 @@ impl Client {
         if !(1..=MOST_WINDOW).contains(&options.window) {
             return Err(Error::Invalid("a window is 1 to 2000"));
         }
-        let depth = options.window.next_power_of_two();
+        // A full round and a short one take turns.
+        let depth = options.window.next_power_of_two().max(2);
         let channel = context.create_comp_channel()?;
         channel.set_nonblocking()?;
-        let most = 2 * (options.window + EVERY as u32);
+        let most = 2 * (depth + EVERY as u32);
         // All of them may end in an error.
         let sent = context.create_cq(most + 8, Some(&channel), 0)?;
         let acks = context.create_cq(2 * depth + 8, Some(&channel), 1)?;
@@ -141,7 +146,7 @@ impl Client {
         setup::connect(context, &requests, &entry)?;
 
         let results = pd.reg_mr(replicas.len() * RESULT * depth as usize, Access::LOCAL_WRITE)?;
-        let messages = pd.reg_mr(message_len(0, replicas.len()) * depth as usize, Access::LOCAL_WRITE)?;
+        let messages = pd.reg_mr(message_at(depth.into(), replicas.len()), Access::LOCAL_WRITE)?;
         let client = Client {
             requests,
             answers,
@@ -159,9 +164,12 @@ impl Client {
             depth: depth.into(),
             submitted: 0,
             done: 0,
+            sent_rounds: 0,
+            answered: 0,
             freed: 0,
-            under_way: VecDeque::with_capacity(options.window as usize),
+            under_way: VecDeque::with_capacity(depth as usize),
             others: 0,
+            all_others: 0,
             broken: None,
             in_vain: 0,
             scratch: Vec::new(),
@@ -183,7 +191,7 @@ impl Client {
 
     /// Operations under way.
     pub fn under_way(&self) -> usize {
-        self.under_way.len()
+        (self.submitted - self.done) as usize
     }
 
     fn post_recv(&self, n: u64) -> Result<()> {
@@ -202,54 +210,79 @@ impl Client {
         if let Some(why) = &self.broken {
             return Err(Error::Broken(why.clone()));
         }
-        if self.under_way.len() >= self.window {
+        if self.under_way() >= self.window {
             return Err(Error::Full);
         }
-        let write = matches!(op, Operation::Write { .. });
-        if !(write && self.others == 0) && self.under_way.iter().any(|other| op.conflicts(other)) {
+        let write = !op.uses_own();
+        if !(write && self.others == 0) && self.under_way.iter().flatten().any(|other| op.conflicts(other)) {
             return Err(Error::Full);
         }
-        let n = self.submitted;
-        if n - self.freed >= (self.window as u64) + EVERY - 1 {
+        // What does not fit a short round goes into the one behind it.
+        let skips = !write && Kind::of(self.sent_rounds) == Kind::Short;
+        let end = self.sent_rounds + 1 + u64::from(skips);
+        if end - self.answered > self.depth {
+            return Err(Error::Full);
+        }
+        if end - self.freed > self.depth + EVERY {
             self.take_sent()?;
-            if n - self.freed >= (self.window as u64) + EVERY - 1 {
+            if end - self.freed > self.depth + EVERY {
                 return Err(Error::Full);
             }
         }
-        let message = self.message(n, op);
-        if let Operation::Write { offset, size } = *op {
-            let data = [self.buffer.sge(offset as usize, size as usize)];
-            let (addr, rkey) = (self.replicas[0].region + offset, self.replicas[0].rkey);
-            let wr = SendWr::new(n, SendOp::Write { addr, rkey }, Data::Sges(&data));
+        if skips {
+            self.send(None)?;
+        }
+        self.send(Some(op))?;
+        self.submitted += 1;
+        self.others += usize::from(!write);
+        self.all_others += u64::from(!write);
+        Ok(self.submitted - 1)
+    }
+
+    /// Send the message of the next round, behind the bytes that it needs at the first replica.
+    fn send(&mut self, op: Option<&Operation>) -> Result<()> {
+        let round = self.sent_rounds;
+        let turn = Turn { round: round % self.depth, before: self.all_others, places: self.depth / 2 };
+        let (at, kind, first) = (self.message(turn, op), Kind::of(round), self.replicas[0]);
+        let bytes = match op {
+            Some(&Operation::Write { offset, size }) => {
+                let data = self.buffer.sge(offset as usize, size as usize);
+                Some((data, first.region + offset, first.rkey))
+            }
+            Some(_) => Some((self.messages.sge(at, kind.lead()), message::own_place(&first, turn), first.own_rkey)),
+            None => None,
+        };
+        if let Some((data, addr, rkey)) = bytes {
+            let list = [data];
+            let wr = SendWr::new(round, SendOp::Write { addr, rkey }, Data::Sges(&list));
             self.requests.post_send(&SendWr { flags: SendFlags::empty(), ..wr })?;
         }
         // A post of its own: a short SEND alone has fewer instructions than one behind another request in a list.
-        let note = [self.messages.sge(message.start, message.len())];
-        let flags = if (n + 1).is_multiple_of(EVERY) { SendFlags::SIGNALED } else { SendFlags::empty() };
-        self.requests.post_send(&SendWr { flags, ..SendWr::new(n + 1, SendOp::Send, Data::Sges(&note)) })?;
-        self.submitted += 1;
-        self.under_way.push_back(*op);
-        self.others += usize::from(!write);
-        Ok(n)
+        let note = [self.messages.sge(at + kind.lead(), kind.message_len(0, self.replicas.len()))];
+        let flags = if (round + 1).is_multiple_of(EVERY) { SendFlags::SIGNALED } else { SendFlags::empty() };
+        self.requests.post_send(&SendWr { flags, ..SendWr::new(round + 1, SendOp::Send, Data::Sges(&note)) })?;
+        self.sent_rounds += 1;
+        self.under_way.push_back(op.copied());
+        Ok(())
     }
 
-    /// Puts the message of operation `n` into its place, and gives the place.
-    fn message(&mut self, n: u64, op: &Operation) -> Range<usize> {
-        let (turn, len) = ((n % self.depth) as usize, message_len(0, self.replicas.len()));
-        let at = turn * len;
-        let before = std::mem::replace(&mut self.writes[turn], matches!(op, Operation::Write { .. }));
-        match *op {
-            Operation::Write { offset, size } if before => {
-                for (word, value) in message::write_words(&self.replicas, offset, size) {
+    /// Makes the message of a round in its place, and gives the place.
+    fn message(&mut self, turn: Turn, op: Option<&Operation>) -> usize {
+        let (at, kind) = (message_at(turn.round, self.replicas.len()), Kind::of(turn.round));
+        let write = matches!(op, Some(Operation::Write { .. }));
+        let before = std::mem::replace(&mut self.writes[turn.round as usize], write);
+        match op {
+            Some(&Operation::Write { offset, size }) if before => {
+                for (word, value) in message::write_words(&self.replicas, kind, offset, size) {
                     self.messages.word(at + word).store(value, Ordering::Relaxed);
                 }
             }
             _ => {
-                message::put(&self.replicas, turn as u64, op, &mut self.scratch);
+                message::put(&self.replicas, turn, op, &mut self.scratch);
                 self.messages.write(at, &self.scratch);
             }
         }
-        at..at + len
+        at
     }
 
     fn fail(&mut self, why: String) -> Error {
@@ -280,35 +313,39 @@ impl Client {
     /// [`Error::Broken`]: the group ended.
     pub fn poll(&mut self) -> Result<Option<Done>> {
         let mut wc = [Wc::default()];
-        if self.acks.poll(&mut wc)? == 0 {
-            if let Some(why) = &self.broken {
-                return Err(Error::Broken(why.clone()));
+        loop {
+            if self.acks.poll(&mut wc)? == 0 {
+                if let Some(why) = &self.broken {
+                    return Err(Error::Broken(why.clone()));
+                }
+                self.in_vain += 1;
+                if self.in_vain >= LOOKS {
+                    self.in_vain = 0;
+                    self.take_sent()?;
+                }
+                return Ok(None);
             }
-            self.in_vain += 1;
-            if self.in_vain >= LOOKS {
-                self.in_vain = 0;
-                self.take_sent()?;
+            self.in_vain = 0;
+            let round = self.answered;
+            if wc[0].status() != Status::SUCCESS {
+                return Err(self.fail(format!("the answer of the last hop failed: {}", wc[0].status())));
             }
-            return Ok(None);
+            let Some(op) = self.under_way.pop_front() else {
+                return Err(self.fail("an answer to nothing".into()));
+            };
+            let values = matches!(op, Some(Operation::CompareSwap { .. })).then(|| {
+                let count = self.replicas.len();
+                let mut bytes = vec![0; count * RESULT];
+                self.results.read((round % self.depth) as usize * bytes.len(), &mut bytes);
+                bytes.chunks_exact(RESULT).map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default())).collect()
+            });
+            self.post_recv(round + self.depth)?;
+            self.answered += 1;
+            let Some(op) = op else { continue };
+            self.others -= usize::from(op.uses_own());
+            self.done += 1;
+            return Ok(Some(Done { ticket: self.done - 1, values }));
         }
-        self.in_vain = 0;
-        let n = self.done;
-        if wc[0].status() != Status::SUCCESS {
-            return Err(self.fail(format!("the answer of the last hop failed: {}", wc[0].status())));
-        }
-        let Some(op) = self.under_way.pop_front() else {
-            return Err(self.fail("an answer to nothing".into()));
-        };
-        self.others -= usize::from(!matches!(op, Operation::Write { .. }));
-        let values = matches!(op, Operation::CompareSwap { .. }).then(|| {
-            let count = self.replicas.len();
-            let mut bytes = vec![0; count * RESULT];
-            self.results.read((n % self.depth) as usize * bytes.len(), &mut bytes);
-            bytes.chunks_exact(RESULT).map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default())).collect()
-        });
-        self.post_recv(n + self.depth)?;
-        self.done += 1;
-        Ok(Some(Done { ticket: n, values }))
     }
 
     /// What a server says about the end of the group, if it has said it.
@@ -331,7 +368,7 @@ impl Client {
     /// # Errors
     /// [`Error::Invalid`]: nothing is under way. [`Error::Broken`]: the group ended, or did not answer in time.
     pub fn wait(&mut self, how: Wait) -> Result<Done> {
-        if self.under_way.is_empty() {
+        if self.under_way() == 0 {
             return Err(Error::Invalid("no operation is under way"));
         }
         let start = Instant::now();
@@ -398,13 +435,13 @@ impl Client {
         let mut all = Vec::with_capacity(ops.len());
         let mut next = 0;
         while all.len() < ops.len() {
-            let op = ops.get(next).filter(|_| self.under_way.len() < window as usize);
+            let op = ops.get(next).filter(|_| self.under_way() < window as usize);
             match op.map(|op| self.submit(op)) {
                 Some(Ok(_)) => {
                     next += 1;
                     continue;
                 }
-                Some(Err(Error::Full)) if self.under_way.is_empty() => {
+                Some(Err(Error::Full)) if self.under_way() == 0 => {
                     std::thread::yield_now();
                     continue;
                 }
@@ -429,6 +466,11 @@ impl Client {
             _ => Err(self.fail("hop 0: its server is gone".into())),
         }
     }
+}
+
+/// The place of a round's message among all of them, and of what is before it.
+fn message_at(round: u64, replicas: usize) -> usize {
+    place(round, |kind| kind.lead() + kind.message_len(0, replicas))
 }
 
 fn timespec(duration: Duration) -> rustix::event::Timespec {

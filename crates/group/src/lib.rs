@@ -18,21 +18,27 @@
 //!
 //! Each replica has three queue pairs for each group: `previous` receives from the client's side, `own` is connected to
 //! itself, `next` leads to the following replica; that of the last replica leads to the client. A *round* is what
-//! each of them has for one operation:
+//! `previous` and `next` have for one message. Full rounds and short ones take turns:
 //!
-//! | queue | entries of a round |
-//! |---|---|
-//! | `previous`, receives | one receive, whose list leads into the entries below and into the note |
-//! | `own`, sends | WAIT for the receive; an operation that is patched: NOP, WRITE, READ or compare and swap |
-//! | `next`, sends | WAIT for the receive; WRITE, patched; WAIT for `own`; SEND of the note |
+//! | queue | entries of a full round | of a short one |
+//! |---|---|---|
+//! | `previous`, receives | one receive, whose list leads into the entries of `next` and into the note | the same |
+//! | `next`, sends | WAIT for the receive; WRITE; SEND_EN of `own`, WAIT for it; SEND of the note | WAIT; WRITE; SEND |
+//!
+//! The message patches what is between the first entry and the last. A gWRITE takes any round, and has NOPs for SEND_EN
+//! and second WAIT. `own` has one entry for each full round, and executes it when it is enabled.
 //!
 //! 1. The client WRITEs the data to the first replica, and SENDs a message: one record for each replica, then 8 bytes
 //!    for each replica's result.
 //! 2. The receive scatters the first record into the entries, and the rest into the round's note.
-//! 3. Its completion meets the WAITs. `next` WRITEs the data to the following replica and SENDs the note.
+//! 3. Its completion meets the WAIT. `next` WRITEs the data to the following replica and SENDs the note.
 //! 4. The last replica's note holds only the results. It goes to the client, which counts the operation as done.
 //!
-//! A gMEMCPY is a WRITE of `own`; a gCAS a compare and swap whose old value goes into the note; a gFLUSH a READ.
+//! The other operations take a full round. The message also has an entry of `own` for each replica but the first: a
+//! WRITE, a compare and swap whose old value goes into the note, or a READ. The client WRITEs the entry of the first
+//! replica there, and each replica that of the following one, in place of data. So `own` has had as many entries as
+//! there were such operations, and a gWRITE does not concern it. If such an operation comes to a short round, the
+//! client sends an empty message first: NOPs only.
 //!
 //! # What is promised
 //!

@@ -1,55 +1,85 @@
 //! The message of an operation: the records of all replicas, and room for their results.
 
-use rdma::dv::field;
+use rdma::dv::{Task, field};
 use rdma::sys;
 
 use crate::operation::Operation;
-use crate::rounds::{ENTRY, Entry, RECORD, RESULT, note_stride, result_at};
+use crate::rounds::{ENTRY, Entry, Kind, RESULT, note_at, task};
 use crate::setup::Replica;
 
-/// Makes the message of an operation in round `turn`, in `out`.
-pub fn put(replicas: &[Replica], turn: u64, op: &Operation, out: &mut Vec<u8>) {
-    let count = replicas.len();
+/// Where in a group an operation is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Turn {
+    /// Its round, of those that the queues have.
+    pub round: u64,
+    /// Of an operation of `own`: the number of those before it, and of the entries of `own`.
+    pub before: u64,
+    pub places: u64,
+}
+
+/// The place of an operation in `own` of a replica.
+pub fn own_place(it: &Replica, turn: Turn) -> u64 {
+    it.own + turn.before % turn.places * ENTRY as u64
+}
+
+/// Makes the message of an operation in `out`, or of none. Before it is the entry of `own` of the first replica, if the
+/// round is a full one; an operation other than a gWRITE needs such a round.
+pub fn put(replicas: &[Replica], turn: Turn, op: Option<&Operation>, out: &mut Vec<u8>) {
+    let (count, kind) = (replicas.len(), Kind::of(turn.round));
     out.clear();
     for (i, it) in replicas.iter().enumerate() {
-        let note = it.notes + turn * note_stride(i, count) as u64;
-        let result = note + result_at(i, count) as u64;
+        let note = it.notes + note_at(turn.round, i, count) as u64;
+        let result = note + kind.result_at(i, count) as u64;
         let behind = replicas.get(i + 1);
         let (mut own, mut write) = (Entry::own(it), Entry::next(it, behind));
-        match *op {
-            Operation::Write { offset, size } => {
+        match op {
+            Some(&Operation::Write { offset, size }) => {
                 if let Some(next) = behind {
                     (write.opcode, write.addr) = (sys::IBV_WR_RDMA_WRITE as u8, next.region + offset);
                     (write.local.0, write.local.1) = (it.region + offset, size as u32);
                 }
             }
-            Operation::Copy { from, to, size } => {
+            Some(&Operation::Copy { from, to, size }) => {
                 (own.opcode, own.addr) = (sys::IBV_WR_RDMA_WRITE as u8, it.region + to);
                 own.local = (it.region + from, size as u32, it.lkey);
             }
-            Operation::CompareSwap { offset, old, new, execute } => {
-                if execute >> i & 1 != 0 {
-                    (own.opcode, own.addr) = (sys::IBV_WR_ATOMIC_CMP_AND_SWP as u8, it.region + offset);
-                    (own.operand, own.swap) = (old, new);
-                    own.local = (result, RESULT as u32, it.notes_lkey);
-                }
+            Some(&Operation::CompareSwap { offset, old, new, execute }) if execute >> i & 1 != 0 => {
+                (own.opcode, own.addr) = (sys::IBV_WR_ATOMIC_CMP_AND_SWP as u8, it.region + offset);
+                (own.operand, own.swap) = (old, new);
+                own.local = (result, RESULT as u32, it.notes_lkey);
             }
-            Operation::Flush { offset, size } => {
+            Some(&Operation::Flush { offset, size }) => {
                 (own.opcode, own.addr) = (sys::IBV_WR_RDMA_READ as u8, it.region + offset);
                 own.local = (result, size.min(RESULT as u64) as u32, it.notes_lkey);
             }
+            None | Some(Operation::CompareSwap { .. }) => {}
         }
+        let uses_own = op.is_some_and(Operation::uses_own);
+        debug_assert!(!uses_own || kind == Kind::Full, "a short round has no entry for it");
+        if uses_own && let Some(next) = behind {
+            (write.opcode, write.addr) = (sys::IBV_WR_RDMA_WRITE as u8, own_place(next, turn));
+            write.rkey = next.own_rkey;
+            write.local = (note, kind.lead() as u32, it.notes_lkey);
+        }
+        if kind == Kind::Short {
+            out.extend(write.bytes());
+            continue;
+        }
+        let (enable, wait) = if uses_own { (Task::SEND_EN, Task::WAIT) } else { (Task::NOP, Task::NOP) };
+        let most = if uses_own { turn.before + 1 } else { 0 };
         out.extend(own.bytes());
         out.extend(write.bytes());
+        out.extend(task(enable, most));
+        out.extend(task(wait, most));
     }
     out.resize(out.len() + count * RESULT, 0);
 }
 
 /// The words in which the messages of two gWRITEs in one round differ, and their values: most operations are gWRITEs,
 /// and the rest of the message stays.
-pub fn write_words(replicas: &[Replica], offset: u64, size: u64) -> impl Iterator<Item = (usize, u64)> {
+pub fn write_words(replicas: &[Replica], kind: Kind, offset: u64, size: u64) -> impl Iterator<Item = (usize, u64)> {
     replicas.windows(2).enumerate().flat_map(move |(i, pair)| {
-        let at = i * RECORD + ENTRY;
+        let at = i * (kind.lead() + kind.record()) + kind.lead();
         let (from, to) = (pair[0].region + offset, pair[1].region + offset);
         let length_and_key = size | u64::from(pair[0].lkey) << 32;
         [
@@ -73,18 +103,24 @@ mod tests {
                 lkey: !(i as u32),
                 notes: i << 40,
                 notes_lkey: 11 + i as u32,
+                own: i << 20,
+                own_rkey: 13 + i as u32,
             };
             let replicas: Vec<Replica> = (0..count).map(replica).collect();
-            let made = |offset, size| {
-                let mut bytes = vec![9; 5];
-                put(&replicas, 3, &Operation::Write { offset, size }, &mut bytes);
-                bytes
-            };
-            let mut bytes = made(0x1000, 64);
-            for (at, value) in write_words(&replicas, 0x77, (1 << 31) - 1) {
-                bytes[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+            for round in [2, 3] {
+                let made = |offset, size| {
+                    let mut bytes = vec![9; 5];
+                    let turn = Turn { round, before: 0, places: 2 };
+                    put(&replicas, turn, Some(&Operation::Write { offset, size }), &mut bytes);
+                    bytes
+                };
+                let (kind, mut bytes) = (Kind::of(round), made(0x1000, 64));
+                for (at, value) in write_words(&replicas, kind, 0x77, (1 << 31) - 1) {
+                    bytes[at..at + 8].copy_from_slice(&value.to_ne_bytes());
+                }
+                assert_eq!(bytes, made(0x77, (1 << 31) - 1));
+                assert_eq!(bytes.len(), kind.lead() + kind.message_len(0, count as usize));
             }
-            assert_eq!(bytes, made(0x77, (1 << 31) - 1));
         }
     }
 }

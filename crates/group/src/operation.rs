@@ -92,6 +92,11 @@ impl Operation {
         }
     }
 
+    /// True if each replica executes it on its own memory: it needs a full round ([`crate::rounds`]).
+    pub(crate) fn uses_own(&self) -> bool {
+        !matches!(self, Operation::Write { .. })
+    }
+
     /// The number of bytes.
     pub fn size(&self) -> u64 {
         match *self {

@@ -96,7 +96,7 @@ impl Server {
         &self.host.region
     }
 
-    /// Of the groups that live: requests that were posted to their queues, and operations that came.
+    /// Of the groups that live: requests that were posted to their queues, and messages that came.
     ///
     /// # Errors
     /// Those of verbs.

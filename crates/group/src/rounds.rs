@@ -14,32 +14,85 @@ use crate::status::HopStatus;
 
 /// Bytes of an entry, without the rest of a list that has more than one part.
 pub const ENTRY: usize = field::SGE_LKEY.end;
-/// Bytes of a replica's record: the entry of `own`, and the one of `next`.
-pub const RECORD: usize = 2 * ENTRY;
+/// Bytes of an entry that is a task: what a record brings of it.
+pub const TASK: usize = field::ADDR.end;
 /// Bytes of a replica's result.
 pub const RESULT: usize = 8;
 
+/// The kind of a round: every second one is full, the first one of all, too. Rounds of 5 and 3 entries of `next` take
+/// turns, which fill a circle of a power of two.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// For any operation.
+    Full,
+    /// For a gWRITE, or for none.
+    Short,
+}
+
+impl Kind {
+    pub fn of(round: u64) -> Kind {
+        if round.is_multiple_of(2) { Kind::Full } else { Kind::Short }
+    }
+
+    /// Entries of `next`.
+    fn entries(self) -> u64 {
+        if self == Kind::Full { 5 } else { 3 }
+    }
+
+    /// Bytes of a replica's record: the WRITE of `next`; in a full round the heads of its SEND_EN and its WAIT, too.
+    pub fn record(self) -> usize {
+        if self == Kind::Full { ENTRY + 2 * TASK } else { ENTRY }
+    }
+
+    /// Bytes before each record: in a full round the entry of `own` of the same replica. The one before WRITEs it
+    /// there.
+    pub fn lead(self) -> usize {
+        if self == Kind::Full { ENTRY } else { 0 }
+    }
+
+    /// Bytes of a message to a hop of a chain, which begins with the record of the hop; `hop` may be the one behind
+    /// the last: the client.
+    pub fn message_len(self, hop: usize, replicas: usize) -> usize {
+        let records = replicas - hop;
+        records * self.record() + records.saturating_sub(1) * self.lead() + replicas * RESULT
+    }
+
+    /// Bytes of a hop's note: what a message has behind the record of the hop.
+    pub fn note_len(self, hop: usize, replicas: usize) -> usize {
+        self.message_len(hop, replicas) - self.record()
+    }
+
+    /// The place of a replica's result in its note.
+    pub fn result_at(self, hop: usize, replicas: usize) -> usize {
+        self.note_len(hop, replicas) - (replicas - hop) * RESULT
+    }
+}
+
+/// The place of something that each round has, in an array for all rounds: `len` says its bytes.
+pub fn place(round: u64, len: impl Fn(Kind) -> usize) -> usize {
+    let before = if Kind::of(round) == Kind::Full { 0 } else { len(Kind::Full) };
+    (round / 2) as usize * (len(Kind::Full) + len(Kind::Short)) + before
+}
+
+/// The place of a round's note.
+pub fn note_at(round: u64, hop: usize, replicas: usize) -> usize {
+    place(round, |kind| kind.note_len(hop, replicas))
+}
+
+/// The first bytes of a task in `next`: NOP, or the posted one with a count.
+pub fn task(opcode: u32, count: u64) -> [u8; TASK] {
+    let mut bytes = [0; TASK];
+    bytes[field::OPCODE.start] = opcode as u8;
+    bytes[field::ADDR].copy_from_slice(&count.to_ne_bytes());
+    bytes
+}
+
 /// What a record may change in the entry of `own`, besides opcode and address: operands and the bytes of the replica.
 const OPERANDS: std::ops::Range<usize> = field::OPERAND.start..field::SGE_LKEY.end;
-/// What a record may change in the WRITE of `next`, besides opcode and address.
-const PART: std::ops::Range<usize> = field::SGE_ADDR.start..field::SGE_LENGTH.end;
+/// What a record may change in the WRITE of `next`, besides opcode, address and key of the following replica.
+const PART: std::ops::Range<usize> = field::SGE_ADDR.start..field::SGE_LKEY.end;
 
 const NOP: u8 = Task::NOP as u8;
-
-/// Bytes of a message to a hop, of a chain of `replicas`; `hop` may be the one behind the last: the client.
-pub fn message_len(hop: usize, replicas: usize) -> usize {
-    (replicas - hop) * RECORD + replicas * RESULT
-}
-
-/// The place of a replica's result in its note.
-pub fn result_at(hop: usize, replicas: usize) -> usize {
-    (replicas - 1 - hop) * RECORD + hop * RESULT
-}
-
-/// Bytes from one note of a hop to the next one.
-pub fn note_stride(hop: usize, replicas: usize) -> usize {
-    message_len(hop + 1, replicas).next_multiple_of(8)
-}
 
 /// An entry, of which a message brings all bytes: one scatter of an aligned entry costs less than one of each member.
 /// The bytes that the queue does not allow to be patched are as [`Rounds::start`] has posted them. Numbers are in the
@@ -49,7 +102,7 @@ pub struct Entry {
     pub opcode: u8,
     flags: SendFlags,
     pub addr: u64,
-    rkey: u32,
+    pub rkey: u32,
     pub operand: u64,
     pub swap: u64,
     /// Address, length and key of the replica's bytes.
@@ -135,11 +188,12 @@ impl Rounds {
             patchable: [first | field::mask(OPERANDS), 0],
             ..sends
         };
-        let next_rules = Managed { patchable: [first | field::mask(PART), 0], ..sends };
+        let part = field::mask(field::RKEY) | field::mask(PART);
+        let next_rules = Managed { patchable: [first | part, 0], ..sends };
         let previous = qp(pd, &unused, &arrivals, (1, depth), &receives)?;
-        let own = qp(pd, &done, &unused, (2 * depth, 1), &own_rules)?;
+        let own = qp(pd, &done, &unused, (depth / 2, 1), &own_rules)?;
         let next = qp(pd, &failures, &unused, (4 * depth, 1), &next_rules)?;
-        let own_entries = own.reg_queue(Access::LOCAL_WRITE)?;
+        let own_entries = own.reg_queue(Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let next_entries = next.reg_queue(Access::LOCAL_WRITE)?;
         failures.arm(false)?;
         done.arm(true)?;
@@ -158,7 +212,8 @@ impl Rounds {
         })
     }
 
-    /// Post all rounds of hop `hop` of `replicas`, and enable them for ever. The queue pairs are connected.
+    /// Post all rounds of hop `hop` of `replicas`, and enable them for ever but for those of `own`. The queue pairs are
+    /// connected.
     pub fn start(
         &mut self,
         pd: &Arc<Pd>,
@@ -167,30 +222,41 @@ impl Rounds {
         replicas: usize,
         next: &Option<Replica>,
     ) -> Result<()> {
-        let (len, stride) = (message_len(hop + 1, replicas), note_stride(hop, replicas));
-        let notes = pd.reg_mr(stride * self.depth as usize, Access::LOCAL_WRITE)?;
-        for n in 0..u64::from(self.depth) {
-            let arrived = Task::wait(&self.arrivals, Count::Absolute(n + 1)).step(self.depth);
-            let one = [region.sge(0, 0)];
-            self.own.post_task(&arrived)?;
+        let rounds = u64::from(self.depth);
+        let notes = pd.reg_mr(note_at(rounds, hop, replicas), Access::LOCAL_WRITE)?;
+        let one = [region.sge(0, 0)];
+        for _ in 0..rounds / 2 {
             // The remote side of `own` is the replica itself.
             let op = SendOp::Write { addr: region.addr(), rkey: region.rkey() };
             self.own.post_send(&SendWr::new(0, op, Data::Sges(&one)))?;
-
-            let note = [notes.sge(n as usize * stride, len)];
-            self.next.post_task(&arrived)?;
+        }
+        let mut entry = 0;
+        for n in 0..rounds {
+            let kind = Kind::of(n);
+            let (at, len) = (note_at(n, hop, replicas), kind.message_len(hop + 1, replicas));
+            let all = notes.sge(at, kind.note_len(hop, replicas));
+            let rest = [notes.sge(at + all.length() as usize - len, len)];
+            self.next.post_task(&Task::wait(&self.arrivals, Count::Absolute(n + 1)).step(self.depth))?;
             let op = SendOp::Write { addr: 0, rkey: next.map_or(0, |next| next.rkey) };
             self.next.post_send(&unsignaled(op, Data::Sges(&one)))?;
-            self.next.post_task(&Task::wait(&self.done, Count::Absolute(n + 1)).step(self.depth))?;
-            self.next.post_send(&unsignaled(SendOp::Send, Data::Sges(&note)))?;
+            if kind == Kind::Full {
+                self.next.post_task(&Task::enable(&self.own, Side::Send, Count::Absolute(1)))?;
+                self.next.post_task(&Task::wait(&self.done, Count::Absolute(1)))?;
+            }
+            self.next.post_send(&unsignaled(SendOp::Send, Data::Sges(&rest)))?;
 
-            let (own, write) = (2 * n + 1, 4 * n + 1);
-            let into: [Sge; 3] = [self.own_entries.sge(own, 0..ENTRY), self.next_entries.sge(write, 0..ENTRY), note[0]];
-            self.previous.post_recv(&RecvWr { wr_id: n, sges: &into })?;
+            let entries = &self.next_entries;
+            // WRITE and SEND_EN lie one behind the other.
+            let part = |number, len: usize| Sge::raw(entries.addr(number, 0), len as u32, entries.lkey());
+            let post = |into: &[Sge]| self.previous.post_recv(&RecvWr { wr_id: n, sges: into });
+            match kind {
+                Kind::Full => post(&[part(entry + 1, ENTRY + TASK), part(entry + 3, TASK), all])?,
+                Kind::Short => post(&[part(entry + 1, ENTRY), all])?,
+            }
+            entry += kind.entries();
         }
         let for_ever = Count::Absolute(u64::MAX >> 2);
         self.previous.enable(Side::Recv, for_ever)?;
-        self.own.enable(Side::Send, for_ever)?;
         self.next.enable(Side::Send, for_ever)?;
         self.notes = Some(notes);
         Ok(())
@@ -199,7 +265,8 @@ impl Rounds {
     /// What the client must know of this replica.
     pub fn replica(&self, region: &Mr) -> Replica {
         let (notes, notes_lkey) = self.notes.as_ref().map_or((0, 0), |notes| (notes.addr(), notes.lkey()));
-        Replica { region: region.addr(), rkey: region.rkey(), lkey: region.lkey(), notes, notes_lkey }
+        let (own, own_rkey) = (self.own_entries.addr(0, 0), self.own_entries.rkey());
+        Replica { region: region.addr(), rkey: region.rkey(), lkey: region.lkey(), notes, notes_lkey, own, own_rkey }
     }
 
     /// `own` as its own peer.
@@ -210,12 +277,14 @@ impl Rounds {
     /// The state of this group on the replica.
     pub fn status(&self) -> Result<HopStatus> {
         // Counted before what came: no operation is done before it has come.
-        let done = self.done.count()?;
+        let begun = self.next.queue(Side::Send)?.begun;
+        let both = Kind::Full.entries() + Kind::Short.entries();
+        let done = begun / both * 2 + u64::from(begun % both >= Kind::Full.entries());
         let [posted, arrived] = self.counts()?;
         Ok(HopStatus { groups: 1, posted, arrived, done, rounds: self.depth.into() })
     }
 
-    /// Requests that were posted to the three queues, and operations that came.
+    /// Requests that were posted to the three queues, and messages that came.
     pub fn counts(&self) -> Result<[u64; 2]> {
         let posted = self.previous.queue(Side::Recv)?.posted
             + self.own.queue(Side::Send)?.posted
@@ -230,7 +299,7 @@ mod tests {
 
     #[test]
     fn an_entry_has_its_members_in_their_places() {
-        let it = Replica { region: 0, rkey: 7, lkey: 9, notes: 0, notes_lkey: 0 };
+        let it = Replica { region: 0, rkey: 7, lkey: 9, notes: 0, notes_lkey: 0, own: 0, own_rkey: 0 };
         let own = Entry { opcode: 1, addr: 2, operand: 3, swap: 4, local: (5, 6, 8), ..Entry::own(&it) }.bytes();
         let number = |range: std::ops::Range<usize>| {
             let mut bytes = [0; 8];
@@ -245,12 +314,22 @@ mod tests {
 
     #[test]
     fn a_result_is_behind_the_records_of_the_following_hops() {
-        for replicas in [1, 3, 64] {
-            for hop in 0..replicas {
-                assert!(result_at(hop, replicas) + RESULT <= message_len(hop + 1, replicas));
-                assert_eq!(message_len(hop, replicas) - RECORD, message_len(hop + 1, replicas));
+        for kind in [Kind::Full, Kind::Short] {
+            for replicas in [1, 3, 64] {
+                for hop in 0..replicas {
+                    let (note, behind) = (kind.note_len(hop, replicas), kind.message_len(hop + 1, replicas));
+                    let lead = if hop + 1 < replicas { kind.lead() } else { 0 };
+                    assert_eq!(note, lead + behind);
+                    assert_eq!(kind.result_at(hop, replicas), note - replicas * RESULT + hop * RESULT);
+                }
+                assert_eq!(kind.message_len(replicas, replicas), replicas * RESULT);
             }
-            assert_eq!(message_len(replicas, replicas), replicas * RESULT);
         }
+    }
+
+    #[test]
+    fn the_places_of_rounds_follow_one_another() {
+        let len = |kind| if kind == Kind::Full { 10 } else { 3 };
+        assert_eq!([0, 1, 2, 3, 4].map(|round| place(round, len)), [0, 10, 13, 23, 26]);
     }
 }

@@ -12,7 +12,7 @@ use crate::MOST_REPLICAS;
 use crate::error::{Error, Result};
 
 /// The version of the frames and of the records ([`crate::rounds`]).
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 /// The first number of whoever connects.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softgrp\0");
 const MOST_BYTES: u32 = 1 << 16;
@@ -47,7 +47,7 @@ pub struct Endpoint {
 /// From the client, or from the hop before: a group is wanted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// Rounds that each queue has; a power of two.
+    /// Rounds of the queues; a power of two, and at least 2.
     pub depth: u32,
     /// The number of the hop that is addressed; the first is 0.
     pub hop: u32,
@@ -67,6 +67,9 @@ pub struct Replica {
     /// The notes: address, and key for the replica itself.
     pub notes: u64,
     pub notes_lkey: u32,
+    /// The entries of `own`: address, and key for the hop before.
+    pub own: u64,
+    pub own_rkey: u32,
 }
 
 /// The answer: the hop, and all behind it, are ready.
@@ -170,8 +173,8 @@ impl Hello {
         check_version(&mut numbers)?;
         let (depth, hop, region) = (numbers.take_u32()?, numbers.take_u32()?, numbers.take()?);
         let hello = Hello { depth, hop, region, from: numbers.endpoint()?, ack: numbers.endpoint()? };
-        if !depth.is_power_of_two() || depth > crate::MOST_WINDOW.next_power_of_two() {
-            return Err(Error::Refused(format!("{depth} rounds are not a power of two up to 2048")));
+        if !depth.is_power_of_two() || !(2..=crate::MOST_WINDOW.next_power_of_two()).contains(&depth) {
+            return Err(Error::Refused(format!("{depth} rounds are not a power of two from 2 to 2048")));
         }
         if hop as usize >= MOST_REPLICAS {
             return Err(Error::Invalid(TOO_LONG));
@@ -188,6 +191,7 @@ impl Welcome {
         numbers.push(self.replicas.len() as u64);
         for it in &self.replicas {
             numbers.extend([it.region, it.rkey.into(), it.lkey.into(), it.notes, it.notes_lkey.into()]);
+            numbers.extend([it.own, it.own_rkey.into()]);
         }
         tell_numbers(stream, kind::WELCOME, &numbers)
     }
@@ -212,7 +216,9 @@ impl Welcome {
         let mut replicas = Vec::with_capacity(count);
         for _ in 0..count {
             let (region, rkey, lkey) = (numbers.take()?, numbers.take_u32()?, numbers.take_u32()?);
-            replicas.push(Replica { region, rkey, lkey, notes: numbers.take()?, notes_lkey: numbers.take_u32()? });
+            let (notes, notes_lkey) = (numbers.take()?, numbers.take_u32()?);
+            let (own, own_rkey) = (numbers.take()?, numbers.take_u32()?);
+            replicas.push(Replica { region, rkey, lkey, notes, notes_lkey, own, own_rkey });
         }
         Ok(Welcome { region, entry, ack, replicas })
     }

@@ -17,9 +17,9 @@ pub struct HopStatus {
     pub groups: u64,
     /// Requests that were posted to their queues: all of them at set-up.
     pub posted: u64,
-    /// Operations that came.
+    /// Messages that came: one for each operation, and empty ones before some gMEMCPYs and gCASs.
     pub arrived: u64,
-    /// Operations whose part on this replica is done.
+    /// Messages whose part on this replica is done.
     pub done: u64,
     /// Rounds of the queues, which run in a circle.
     pub rounds: u64,

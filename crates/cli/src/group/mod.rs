@@ -34,7 +34,7 @@ enum Command {
     Client(client::Options),
     /// Ask the servers of a chain about their state
     ///
-    /// For each hop: operations that came, and how many less than at the hop before (lag); rounds of its queues that
+    /// For each hop: messages that came, and how many less than at the hop before (lag); rounds of its queues that
     /// no operation uses; requests that were posted, all of them at set-up. Then gFLUSHes of 8 bytes, which change
     /// nothing, go along the chain, and their times are shown.
     Status(status::Options),

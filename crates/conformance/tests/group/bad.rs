@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use conformance::{Fixture, Remote};
 use group::{Client, ClientOptions, Error, Operation, Server, ServerOptions, Wait};
-use rdma::dv::field;
+use rdma::dv::{Task, field};
 use rdma::{
     Access, Connect, Data, Gid, Mr, Qp, QpCap, QpOptions, QpType, RecvWr, SendFlags, SendOp, SendWr, Status, Wc, sys,
 };
@@ -97,7 +97,7 @@ fn a_peer_of_another_version_is_refused() {
     let fixture = Fixture::open();
     let server = start(&fixture, 1, None);
     for (magic, version, why) in
-        [(MAGIC, 99, "the peer speaks version 99, this is version 2"), (7, 2, "the peer is no client of this project")]
+        [(MAGIC, 99, "the peer speaks version 99, this is version 3"), (7, 3, "the peer is no client of this project")]
     {
         let stream = connect(server[0].addr());
         tell(&stream, HELLO, &[magic, version, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -201,12 +201,14 @@ struct Forger {
     bytes: std::sync::Arc<Mr>,
     /// The replica's key for peers, and its own.
     keys: [u64; 2],
+    /// The entries for operations on the replica's own memory: address, and key.
+    own: [u64; 2],
     _answers: std::sync::Arc<Qp>,
     _acks: std::sync::Arc<rdma::Cq>,
 }
 
 impl Forger {
-    /// Join a chain of one replica, with rounds of 1.
+    /// Join a chain of one replica, with two rounds.
     fn join(fixture: &Fixture, to: SocketAddr) -> Forger {
         let cq = || fixture.context.create_cq(16, None, 0).expect("ibv_create_cq");
         let (sent, acks) = (cq(), cq());
@@ -222,7 +224,7 @@ impl Forger {
         let half = |at: usize| u64::from_le_bytes(gid.0[at..at + 8].try_into().expect("8 bytes"));
         let end = |qp: &Qp| [u64::from(qp.number()), half(0), half(8)];
         let stream = connect(to);
-        let head = [MAGIC, 2, 1, 0, 0];
+        let head = [MAGIC, 3, 2, 0, 0];
         tell(&stream, HELLO, &[&head[..], &end(&requests), &end(&answers)].concat());
         let (kind, bytes) = hear(&stream);
         assert_eq!(kind, WELCOME);
@@ -248,35 +250,33 @@ impl Forger {
             };
             qp.connect(QpType::Rc, &with).expect("RTS");
         }
-        let keys = [number(9), number(10)];
+        let (keys, own) = ([number(9), number(10)], [number(13), number(14)]);
         let bytes = fixture.pd.reg_mr(4096, Access::LOCAL_WRITE).expect("ibv_reg_mr");
         let into = [bytes.sge(2048, 8)];
         answers.post_recv(&RecvWr { wr_id: 0, sges: &into }).expect("ibv_post_recv");
-        Forger { stream, requests, sent, bytes, keys, _answers: answers, _acks: acks }
+        Forger { stream, requests, sent, bytes, keys, own, _answers: answers, _acks: acks }
     }
 
-    /// Send a message of one record: two entries, with these opcodes, and one byte of them changed.
+    /// Send the message of a full round: an entry for the replica itself, then one for what is behind it, with these
+    /// opcodes, and the heads of a SEND_EN and a WAIT for the first one. One byte of all of these is changed.
     fn send(&self, own: u8, next: u8, changed: Option<usize>) {
         let [rkey, lkey] = self.keys;
         let one = 1 << (8 * field::NUM_SGE.start);
         let flags = u64::from(SendFlags::SIGNALED.bits()) << (8 * field::FLAGS.start);
-        let words = [u64::from(own) | flags | one, 0, 0, rkey, 0, 0, 0, 0].into_iter().chain([
-            u64::from(next) | one,
-            0,
-            0,
-            0,
-            0,
-            0,
-            0,
-            lkey << 32,
-            0,
-        ]);
-        let mut record: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
+        let words = [u64::from(own) | flags | one, 0, 0, rkey, 0, 0, 0, 0]
+            .into_iter()
+            .chain([u64::from(next) | one, 0, 0, 0, 0, 0, 0, lkey << 32])
+            .chain([Task::SEND_EN.into(), 0, 1, Task::WAIT.into(), 0, 1])
+            .chain([0]);
+        let mut message: Vec<u8> = words.flat_map(u64::to_ne_bytes).collect();
         if let Some(at) = changed {
-            record[at] ^= 1;
+            message[at] ^= 1;
         }
-        self.bytes.write(0, &record);
-        let from = [self.bytes.sge(0, record.len())];
+        self.bytes.write(0, &message);
+        let [addr, rkey] = self.own;
+        let (entry, from) = ([self.bytes.sge(0, 64)], [self.bytes.sge(64, message.len() - 64)]);
+        let wr = SendWr::new(0, SendOp::Write { addr, rkey: rkey as u32 }, Data::Sges(&entry));
+        self.requests.post_send(&SendWr { flags: SendFlags::empty(), ..wr }).expect("ibv_post_send");
         let wr = SendWr::new(0, SendOp::Send, Data::Sges(&from));
         self.requests.post_send(&SendWr { flags: SendFlags::SIGNALED, ..wr }).expect("ibv_post_send");
         let mut wc = [Wc::default()];
@@ -295,7 +295,7 @@ fn a_patch_beside_the_rules_is_named() {
     let fixture = Fixture::open();
     let mut chain = Chain::start(&[1]);
     let (mut other, _) = client(&fixture, chain.first, 1);
-    let nop = rdma::dv::Task::NOP as u8;
+    let nop = Task::NOP as u8;
     let beside = "a request that was patched beside the rules of its queue (opcode, bytes)";
     let (itself, behind) = ("of the replica itself", "to hop 1");
     for (own, next, changed, of) in [
@@ -305,7 +305,9 @@ fn a_patch_beside_the_rules_is_named() {
         (nop, nop, Some(field::FLAGS.start), itself),
         (nop, nop, Some(field::RKEY.start), itself),
         (nop, nop, Some(64 + field::WR_ID.start), behind),
-        (nop, nop, Some(64 + field::SGE_LKEY.start), behind),
+        (nop, nop, Some(64 + field::NUM_SGE.start), behind),
+        (nop, nop, Some(128 + field::WR_ID.start), behind),
+        (nop, nop, Some(152 + field::FLAGS.start), behind),
     ] {
         let forger = Forger::join(&fixture, chain.first);
         forger.send(own, next, changed);

@@ -1,6 +1,7 @@
 //! Groups: a client and chains of replicas, each replica in a process of its own or all in one.
 
 mod bad;
+mod rounds;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
