@@ -84,9 +84,10 @@ pub struct Client {
     freed: u64,
     /// What the rounds under way have; a round may have nothing.
     under_way: VecDeque<Option<Operation>>,
-    /// Operations under way that are no gWRITE, and all of them that were sent.
+    /// Operations under way that are no gWRITE.
     others: usize,
-    all_others: u64,
+    /// Operations that were sent and that replicas execute on their own memory.
+    all_own: u64,
     broken: Option<String>,
     /// Polls in a row without an answer.
     in_vain: u32,
@@ -169,7 +170,7 @@ impl Client {
             freed: 0,
             under_way: VecDeque::with_capacity(depth as usize),
             others: 0,
-            all_others: 0,
+            all_own: 0,
             broken: None,
             in_vain: 0,
             scratch: Vec::new(),
@@ -213,12 +214,12 @@ impl Client {
         if self.under_way() >= self.window {
             return Err(Error::Full);
         }
-        let write = !op.uses_own();
+        let write = matches!(op, Operation::Write { .. });
         if !(write && self.others == 0) && self.under_way.iter().flatten().any(|other| op.conflicts(other)) {
             return Err(Error::Full);
         }
         // What does not fit a short round goes into the one behind it.
-        let skips = !write && Kind::of(self.sent_rounds) == Kind::Short;
+        let skips = op.uses_own() && Kind::of(self.sent_rounds) == Kind::Short;
         let end = self.sent_rounds + 1 + u64::from(skips);
         if end - self.answered > self.depth {
             return Err(Error::Full);
@@ -235,22 +236,24 @@ impl Client {
         self.send(Some(op))?;
         self.submitted += 1;
         self.others += usize::from(!write);
-        self.all_others += u64::from(!write);
+        self.all_own += u64::from(op.uses_own());
         Ok(self.submitted - 1)
     }
 
     /// Send the message of the next round, behind the bytes that it needs at the first replica.
     fn send(&mut self, op: Option<&Operation>) -> Result<()> {
         let round = self.sent_rounds;
-        let turn = Turn { round: round % self.depth, before: self.all_others, places: self.depth / 2 };
+        let turn = Turn { round: round % self.depth, before: self.all_own, places: self.depth / 2 };
         let (at, kind, first) = (self.message(turn, op), Kind::of(round), self.replicas[0]);
         let bytes = match op {
             Some(&Operation::Write { offset, size }) => {
                 let data = self.buffer.sge(offset as usize, size as usize);
                 Some((data, first.region + offset, first.rkey))
             }
-            Some(_) => Some((self.messages.sge(at, kind.lead()), message::own_place(&first, turn), first.own_rkey)),
-            None => None,
+            Some(op) if op.uses_own() => {
+                Some((self.messages.sge(at, kind.lead()), message::own_place(&first, turn), first.own_rkey))
+            }
+            _ => None,
         };
         if let Some((data, addr, rkey)) = bytes {
             let list = [data];
@@ -342,7 +345,7 @@ impl Client {
             self.post_recv(round + self.depth)?;
             self.answered += 1;
             let Some(op) = op else { continue };
-            self.others -= usize::from(op.uses_own());
+            self.others -= usize::from(!matches!(op, Operation::Write { .. }));
             self.done += 1;
             return Ok(Some(Done { ticket: self.done - 1, values }));
         }

@@ -34,11 +34,11 @@
 //! 3. Its completion meets the WAIT. `next` WRITEs the data to the following replica and SENDs the note.
 //! 4. The last replica's note holds only the results. It goes to the client, which counts the operation as done.
 //!
-//! The other operations take a full round. The message also has an entry of `own` for each replica but the first: a
-//! WRITE, a compare and swap whose old value goes into the note, or a READ. The client WRITEs the entry of the first
-//! replica there, and each replica that of the following one, in place of data. So `own` has had as many entries as
-//! there were such operations, and a gWRITE does not concern it. If such an operation comes to a short round, the
-//! client sends an empty message first: NOPs only.
+//! A gMEMCPY and a gCAS take a full round. The message also has an entry of `own` for each replica but the first: a
+//! WRITE, or a compare and swap whose old value goes into the note. The client WRITEs the entry of the first replica
+//! there, and each replica that of the following one, in place of data. So `own` has had as many entries as there were
+//! such operations, and a gWRITE does not concern it. If such an operation comes to a short round, the client sends an
+//! empty message first: NOPs only. A gFLUSH is an empty message, too: it goes on when all before it is in memory.
 //!
 //! # What is promised
 //!

@@ -23,7 +23,7 @@ pub fn own_place(it: &Replica, turn: Turn) -> u64 {
 }
 
 /// Makes the message of an operation in `out`, or of none. Before it is the entry of `own` of the first replica, if the
-/// round is a full one; an operation other than a gWRITE needs such a round.
+/// round is a full one; an operation of `own` needs such a round.
 pub fn put(replicas: &[Replica], turn: Turn, op: Option<&Operation>, out: &mut Vec<u8>) {
     let (count, kind) = (replicas.len(), Kind::of(turn.round));
     out.clear();
@@ -48,11 +48,8 @@ pub fn put(replicas: &[Replica], turn: Turn, op: Option<&Operation>, out: &mut V
                 (own.operand, own.swap) = (old, new);
                 own.local = (result, RESULT as u32, it.notes_lkey);
             }
-            Some(&Operation::Flush { offset, size }) => {
-                (own.opcode, own.addr) = (sys::IBV_WR_RDMA_READ as u8, it.region + offset);
-                own.local = (result, size.min(RESULT as u64) as u32, it.notes_lkey);
-            }
-            None | Some(Operation::CompareSwap { .. }) => {}
+            // This message goes on when everything before it is in memory.
+            None | Some(Operation::CompareSwap { .. } | Operation::Flush { .. }) => {}
         }
         let uses_own = op.is_some_and(Operation::uses_own);
         debug_assert!(!uses_own || kind == Kind::Full, "a short round has no entry for it");

@@ -37,7 +37,7 @@ pub enum Operation {
         /// Bit i: replica i executes it. Replica 0 is the one that the client is connected to.
         execute: u64,
     },
-    /// gFLUSH: earlier operations of the group are in each replica's memory.
+    /// gFLUSH: earlier operations of the group are in each replica's memory. It is a message behind theirs.
     Flush {
         /// The first byte.
         offset: u64,
@@ -94,7 +94,7 @@ impl Operation {
 
     /// True if each replica executes it on its own memory: it needs a full round ([`crate::rounds`]).
     pub(crate) fn uses_own(&self) -> bool {
-        !matches!(self, Operation::Write { .. })
+        matches!(self, Operation::Copy { .. } | Operation::CompareSwap { .. })
     }
 
     /// The number of bytes.

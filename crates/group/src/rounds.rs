@@ -25,7 +25,7 @@ pub const RESULT: usize = 8;
 pub enum Kind {
     /// For any operation.
     Full,
-    /// For a gWRITE, or for none.
+    /// For what a replica does not do on its own memory.
     Short,
 }
 
@@ -184,7 +184,7 @@ impl Rounds {
         let receives = Managed { recv: true, cyclic_recv: true, ..Managed::default() };
         let sends = Managed { send: true, cyclic_send: true, ..Managed::default() };
         let own_rules = Managed {
-            opcodes: allow(sys::IBV_WR_RDMA_READ) | allow(sys::IBV_WR_ATOMIC_CMP_AND_SWP),
+            opcodes: allow(sys::IBV_WR_ATOMIC_CMP_AND_SWP),
             patchable: [first | field::mask(OPERANDS), 0],
             ..sends
         };
