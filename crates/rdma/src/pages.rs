@@ -9,6 +9,11 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use crate::Context;
 use crate::error::{Error, Result};
 
+/// The bytes of a huge page of most machines. A device may move memory into huge pages, as far as the memory has whole
+/// ones in it. A copy from or to another process takes longer where its bytes are in small pages: the kernel looks each
+/// of them up.
+const HUGE: usize = 2 << 20;
+
 /// Whole pages.
 pub(crate) struct Pages {
     start: NonNull<u8>,
@@ -29,14 +34,36 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// Fresh pages, zeroed.
+    /// Fresh pages, zeroed. From [`HUGE`] bytes on they begin where a huge page may begin.
     pub fn new(len: usize) -> Result<Self> {
         let mapped = len.max(1).next_multiple_of(rustix::param::page_size());
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice. Populated, so that the first access by an
-        // adapter does not pay for the pages.
-        let start =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, rights, MapFlags::PRIVATE | MapFlags::POPULATE) };
+        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
+        if mapped < HUGE {
+            // SAFETY: a fresh mapping at an address of the kernel's choice. Populated, so that the first access by an
+            // adapter does not pay for the pages.
+            let start = unsafe { mmap_anonymous(std::ptr::null_mut(), mapped, rights, flags) };
+            return Self::mapping(start, mapped);
+        }
+        let reserved = mapped + HUGE;
+        // SAFETY: as above; without rights, it is a range of addresses only.
+        let range = unsafe { mmap_anonymous(std::ptr::null_mut(), reserved, ProtFlags::empty(), MapFlags::PRIVATE) };
+        let range = range.map_err(|errno| Error::new("mmap", errno.raw_os_error()))?;
+        let before = range.addr().wrapping_neg() % HUGE;
+        let at = range.wrapping_byte_add(before);
+        // SAFETY: a part of the range, which nothing else uses.
+        let start = unsafe { mmap_anonymous(at, mapped, rights, flags | MapFlags::FIXED) };
+        let behind = at.wrapping_byte_add(mapped);
+        // SAFETY: the rest of the range, or all of it. It fails only for want of memory for the kernel's lists, and
+        // then addresses are left over.
+        unsafe {
+            if start.is_err() {
+                let _ = munmap(range, reserved);
+            } else {
+                let _ = (before > 0).then(|| munmap(range, before));
+                let _ = (before < HUGE).then(|| munmap(behind, HUGE - before));
+            }
+        }
         Self::mapping(start, mapped)
     }
 
@@ -86,5 +113,39 @@ impl Drop for Pages {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_memory_begins_with_a_huge_page() {
+        for len in [HUGE, HUGE + 1, 3 * HUGE - 1] {
+            // Several, so that none is there by chance.
+            let several: Vec<_> = (0..3).map(|_| Pages::new(len).unwrap()).collect();
+            for pages in &several {
+                assert_eq!(pages.start().addr().get() % HUGE, 0, "{len}");
+                // SAFETY: the first byte and the last one of memory that this test has.
+                unsafe {
+                    assert_eq!(pages.start().read() + pages.start().add(len - 1).read(), 0);
+                    pages.start().write(1);
+                    pages.start().add(len - 1).write(1);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_else_stays_mapped() {
+        let mapped = || std::fs::read_to_string("/proc/self/statm").unwrap();
+        let size = || mapped().split(' ').next().unwrap().parse::<usize>().unwrap();
+        let before = size();
+        for _ in 0..2048 {
+            let _ = Pages::new(HUGE + 1).unwrap();
+        }
+        // Half of what would be left over. Threads of other tests take ranges of addresses meanwhile, of 128 MiB each.
+        assert!(size() < before + 1024 * HUGE / rustix::param::page_size(), "{before} {}", size());
     }
 }
