@@ -19,11 +19,12 @@ impl Counts {
         match status {
             WcStatus::Success => {
                 counters.sent += 1;
-                let bytes = match opcode {
-                    Opcode::RdmaRead => &mut counters.received_bytes,
-                    _ => &mut counters.sent_bytes,
-                };
-                *bytes += u64::from(len);
+                match opcode {
+                    Opcode::RdmaRead => counters.received_bytes += u64::from(len),
+                    // A request that was patched to a task may have a list.
+                    _ if opcode.is_task() => {}
+                    _ => counters.sent_bytes += u64::from(len),
+                }
             }
             WcStatus::WrFlushErr => {}
             WcStatus::RemInvReqErr | WcStatus::RemAccessErr | WcStatus::RemOpErr => {

@@ -49,6 +49,25 @@ fn nops_pass_and_completions_do_not() {
     assert_eq!(listed(&b), (5, vec![]));
 }
 
+/// A request that was patched to a NOP has a list, of which nothing is sent: also where it completes behind a message
+/// that is not acknowledged.
+#[test]
+fn a_patched_nop_sends_no_bytes() {
+    for behind in [false, true] {
+        let rules = QueueRules { patchable: [0xff, 0], ..QueueRules::default() };
+        let mut b = Bench::new(8, Some(rules), None);
+        (0..2).for_each(|id| b.write(0, 0x100, id).unwrap());
+        b.sends.put(8, b.sends.get(8) & !0xff | Opcode::Nop as u64);
+        if !behind {
+            b.enable(Side::Send, Count::Absolute(1)).unwrap();
+        }
+        b.enable(Side::Send, ALL).unwrap();
+        assert_eq!(b.good(), [0, 1]);
+        let counters = &b.w.nodes[0].engine.qps.get(b.qp).unwrap().counts.counters;
+        assert_eq!((counters.sent, counters.sent_bytes), (2, 8), "behind a message: {behind}");
+    }
+}
+
 /// Two queue pairs of node 0 that are connected to each other; the first one's sends are managed.
 fn within_one_process() -> Bench {
     with_receives(QueueRules::default(), None, cap().max_send_sge)
