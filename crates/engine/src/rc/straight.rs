@@ -85,7 +85,8 @@ impl<P: Env> Engine<P> {
         if len == 0 || len > self.piece || self.executed > 0 && self.executed + len > self.piece {
             return Step::Ordinary;
         }
-        if !qp.same_host.proven || !self.straight_span(qp, head) {
+        // Where the WRITE before was not executed from here, this one is hardly: it is not to be tried in both ways.
+        if !qp.same_host.proven || !qp.same_host.reached || !self.straight_span(qp, head) {
             return Step::Ordinary;
         }
         if !self.may_begin(qp, now) {

@@ -42,7 +42,7 @@ pub(crate) struct SameHostState {
     pub refused: Option<Psn>,
     /// The peer has answered on this connection: number and path are right, and requests may be executed from here.
     pub proven: bool,
-    /// The last RDMA WRITE was executed from here: the next one is tried at its post.
+    /// The last RDMA WRITE was executed from here: the next one is tried at its post, or runs straight.
     pub reached: bool,
     /// The peer's epoch of this connection, once known.
     pub peer_epoch: Option<u64>,

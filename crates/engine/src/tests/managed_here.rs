@@ -130,6 +130,32 @@ fn a_managed_queue_writes_to_its_own_process_without_a_packet() {
     assert_eq!(b.w.read(0, 0x200, 8), [2; 8]);
 }
 
+/// A WRITE that the peer's side does not show to be allowed is tried once, and counts as one entry: trying costs time,
+/// and the platform learns from it. When WRITEs reach the peer again, they run straight again.
+#[test]
+fn a_write_that_has_to_be_sent_is_tried_once() {
+    let mut b = Bench::new(8, Some(QueueRules::default()), None);
+    b.w.net.borrow_mut().one_sided = true;
+    (0..6).for_each(|id| b.write(0, 0x100, id).unwrap());
+    let next = |b: &mut Bench| {
+        let now = b.w.now;
+        let before = (b.w.net.borrow().tried, b.w.nodes[0].engine.ran_straight);
+        b.w.nodes[0].engine.next_hold();
+        b.w.nodes[0].engine.enable(b.qp, Side::Send, Count::Relative { count: 1, last: true }).unwrap();
+        b.w.nodes[0].engine.run(now);
+        let (tried, begun) = (b.w.net.borrow().tried - before.0, b.w.nodes[0].engine.tasks);
+        assert_eq!(b.good().len(), 1);
+        (tried, begun, b.w.nodes[0].engine.ran_straight - before.1)
+    };
+    assert_eq!(next(&mut b), (0, 1, 0), "nobody has answered yet");
+    let shown = std::mem::take(&mut b.w.net.borrow_mut().exported[1]);
+    assert_eq!([next(&mut b), next(&mut b)], [(1, 1, 0); 2], "a packet");
+    b.w.net.borrow_mut().exported[1] = shown;
+    assert_eq!([next(&mut b), next(&mut b)], [(1, 1, 0), (1, 1, 1)], "one by the ordinary way, then straight");
+    b.w.net.borrow_mut().exported[1].clear();
+    assert_eq!(next(&mut b).0, 2, "the first that does not reach the peer is tried in both ways");
+}
+
 #[test]
 fn what_the_own_process_does_not_allow_is_refused_by_the_responder() {
     let mut b = within_one_process();
@@ -148,12 +174,21 @@ fn what_the_own_process_does_not_allow_is_refused_by_the_responder() {
 /// A completion queue that overruns while requests make room ends the queue pair: nothing is executed behind its end.
 #[test]
 fn nothing_is_executed_behind_an_overrun() {
+    // By the ordinary way one circle is executed, and what made room for the next; then its completions find no place.
+    assert_eq!(overrun(cap().max_send_sge), (QpState::Err, 9, 8));
+    // A straight run completes each entry at once. The first WRITE that is executed here takes the ordinary way.
+    assert_eq!(overrun(1), (QpState::Err, 8, 1 + 3));
+}
+
+/// The state behind an overrun, and how many entries were taken out of the queue, and executed here. Sends have lists of
+/// so many members at most: those of one may run straight.
+fn overrun(sges: u32) -> (QpState, u64, u64) {
     let mut b = Bench::new(8, Some(QueueRules::default()), None);
     b.w.net.borrow_mut().one_sided = true;
     let n = &mut b.w.nodes[0];
     let small = n.engine.create_cq(n.ctx, 2, 0, crate::CqOpts::default()).unwrap().0;
     let (cq, pd) = (Some(small), Some(n.pd));
-    let cap = verbs::QpCap { max_send_wr: 8, max_inline_data: 0, ..cap() };
+    let cap = verbs::QpCap { max_send_wr: 8, max_send_sge: sges, max_inline_data: 0, ..cap() };
     let init =
         QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, srq: None, xrcd: None, cap, sq_sig_all: true };
     let sends = super::managed::Array::new(cap.max_send_wr, cap.max_send_sge);
@@ -168,12 +203,14 @@ fn nothing_is_executed_behind_an_overrun() {
         let (body, sge) = (b.w.rdma(0, 0x200 + 8 * i), b.w.sge(0, 0, 8));
         b.w.post(0, b.qp, Opcode::RdmaWrite, body, &[sge], i).unwrap();
     }
-    b.enable(Side::Send, Count::Absolute(1)).unwrap(); // answered: only then both sides are known to be connected
-    b.w.nodes[0].engine.poll(small, 8, |_, _: &verbs::Completion| {});
+    // The first is answered: only then both sides are known to be connected.
+    for enabled in 1..=if sges == 1 { 2 } else { 1 } {
+        b.enable(Side::Send, Count::Absolute(enabled)).unwrap();
+        b.w.nodes[0].engine.poll(small, 8, |_, _: &verbs::Completion| {});
+    }
     b.enable(Side::Send, Count::Absolute(60)).unwrap();
     let qp = b.w.nodes[0].engine.qps.get(b.qp).unwrap();
-    assert_eq!((qp.state, qp.sq.fetched), (QpState::Err, 9), "one circle, and what made room for the next");
-    assert_eq!(b.w.net.borrow().executed, 8);
+    (qp.state, qp.sq.fetched, b.w.net.borrow().executed)
 }
 
 /// Posts a message of so many bytes, and lets the queue execute it.

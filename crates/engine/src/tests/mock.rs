@@ -68,6 +68,8 @@ pub struct Net {
     pub shares: bool,
     /// Number of packets that wake no process.
     pub quiet: u64,
+    /// Number of requests that initiators tried to execute at another node.
+    pub tried: u64,
     /// Number of requests that initiators executed.
     pub executed: u64,
     pub one_sided_bytes: u64,
@@ -364,6 +366,7 @@ impl SameHost for Mock {
 
     fn one_sided(&mut self, link: LinkId, r: &OneSided<'_>) -> Option<OneSidedDone> {
         let peer = self.node(link);
+        self.net.borrow_mut().tried += 1;
         let found = {
             let net = self.net.borrow();
             let look = |id| net.exported[peer].get(&id).filter(|_| net.one_sided && peer != self.me).copied();

@@ -74,6 +74,7 @@ impl World {
             one_sided: false,
             shares: false,
             quiet: 0,
+            tried: 0,
             executed: 0,
             one_sided_bytes: 0,
             answered: Vec::new(),
