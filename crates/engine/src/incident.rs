@@ -12,6 +12,7 @@ impl<P: Env> Engine<P> {
     pub fn fail_qp(&mut self, qpn: Qpn, now: Nanos) {
         if let Some(id) = self.qpns.find(qpn) {
             self.break_qp(id, true, now);
+            self.wake_due();
         }
     }
 
@@ -21,6 +22,7 @@ impl<P: Env> Engine<P> {
         for id in all {
             self.break_qp(id, tell, now);
         }
+        self.wake_due();
     }
 
     fn break_qp(&mut self, id: QpId, tell: bool, now: Nanos) {

@@ -3,9 +3,10 @@
 //! A waiter is registered, and a count is raised, under that lock only. So the interleavings of the threads are the
 //! orders of their holds, and all of them are tried.
 
-use verbs::{Count, Opcode, SendBody, SendData, SendFlags, SendWr};
+use verbs::{Count, Opcode, QpInit, QpType, SendBody, SendData, SendFlags, SendWr, WcStatus};
 
 use super::managed::Bench;
+use super::mock::{World, cap};
 
 /// What a thread does while it holds the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -92,6 +93,46 @@ fn a_waiter_and_its_count_meet_in_every_order() {
         assert_eq!(b.good(), [900, 1], "{order:?}: the WAIT is met");
     });
     assert_eq!(tried, 90);
+}
+
+/// The caller that breaks a queue pair takes the notices, and runs the engine only while queue pairs are ready: those
+/// that waited for the completions of the broken one are.
+#[test]
+fn a_broken_queue_pair_lets_those_go_on_that_wait_for_its_completions() {
+    for all in [false, true] {
+        let mut b = Bench::new(8, None, None);
+        let (cq, arrivals, n) = (Some(b.cq), Some(b.arrivals), &b.w.nodes[0]);
+        let init = QpInit {
+            pd: Some(n.pd),
+            qp_type: QpType::Rc,
+            send_cq: cq,
+            recv_cq: arrivals,
+            srq: None,
+            xrcd: None,
+            cap: cap(),
+            sq_sig_all: false,
+        };
+        let ((other, number), (_, theirs)) = (b.w.qp_of(0, &init), b.w.qp(1, QpType::Rc));
+        b.w.connect(0, other, World::attr(theirs, 0, 0));
+        let into = [b.w.sge(0, 0x5000, 8)];
+        b.w.recv(0, other, &into, 0).unwrap();
+        let body = SendBody::Wait { cq: b.arrivals, count: Count::Absolute(1), step: 0 };
+        post(&mut b, Opcode::Wait, &body, SendData::Sges(&[]), 900);
+        b.w.settle();
+        let (now, n) = (b.w.now, &mut b.w.nodes[0]);
+        assert!(!n.engine.has_ready(), "it waits");
+        if all {
+            n.engine.fail_qps(true, now);
+        } else {
+            n.engine.fail_qp(number, now);
+        }
+        n.engine.take_notices(&mut n.notices);
+        assert_eq!(n.engine.has_ready(), !all, "broken itself, it has nothing to do");
+        assert!(!n.engine.has_due());
+        b.w.settle();
+        let status = if all { WcStatus::WrFlushErr } else { WcStatus::Success };
+        assert_eq!(b.ended(), [(900, status)]);
+    }
 }
 
 /// Two threads and the lock, with loom's own lock: one registers the waiter and what is behind it, the other raises the
