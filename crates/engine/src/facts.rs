@@ -262,11 +262,12 @@ fn sq_facts(qp: &Qp, now: Nanos) -> Sq {
         held,
         held_signaled,
         executing: qp.inflight.iter().filter(|e| !e.done).count() as u32,
-        waiting: qp.sq.unfetched() as u32,
+        waiting: qp.sq.to_come() as u32,
         head,
         next_psn: qp.rc.next_psn.get(),
         unacked_psn: qp.rc.unacked.get(),
         enabled: qp.sq.managed.as_ref().map(|managed| managed.enabled),
         begun: qp.sq.fetched,
+        cyclic: qp.sq.is_cyclic(),
     }
 }

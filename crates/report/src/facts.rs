@@ -197,6 +197,9 @@ pub struct Sq {
     /// Requests that have begun since the last reset.
     #[serde(default)]
     pub begun: u64,
+    /// True if the queue runs in a circle: it is filled once, and its places need not become free.
+    #[serde(default)]
+    pub cyclic: bool,
 }
 
 /// The request at the head of a send queue.
@@ -414,6 +417,12 @@ pub struct Cq {
     pub armed: Armed,
     /// True if a completion was lost.
     pub overrun: bool,
+    /// True if a completion for which there is no room takes the place of the oldest one.
+    #[serde(default)]
+    pub overwrites: bool,
+    /// True if send queues may wait for its count of completions.
+    #[serde(default)]
+    pub counts: bool,
     /// The time until which an event is held back for moderation.
     pub moderated_ns: Option<u64>,
     /// Its completion channel.

@@ -450,6 +450,12 @@ fn the_servers_tell_their_state(to: &str, lib: [&str; 2], pid: u32) {
     assert!(0.0 < p50 && p50 <= p99, "{found}");
     assert!(matches!(&group::status(first), Ok(all) if all.len() == 3 && all.iter().all(|hop| hop.posted > 0)));
     an_idle_group_does_not_run(pid);
+    // Queues that wait for the next operation are not stuck.
+    let (_, told) = softrnic(&["doctor", &pid.to_string()]);
+    assert!(told.contains("a WAIT holds the send queue back"), "{told}");
+    for fault in ["!! ", "full", "no thread polls"] {
+        assert!(!told.contains(fault), "{fault}: {told}");
+    }
 }
 
 /// A server whose groups have nothing to do uses no processor: none of its threads is woken. What the last operations

@@ -446,6 +446,8 @@ impl Completions {
                 Armed::Any => report::facts::Armed::Any,
             },
             overrun: cq.overrun,
+            overwrites: cq.opts.ignore_overrun,
+            counts: cq.opts.cross_channel,
             moderated_ns: cq.owed.map(|(_, due)| due.saturating_sub(now)),
             users: cq.users,
             ..Default::default()

@@ -160,10 +160,14 @@ impl RecvQueue {
         }
     }
 
-    /// Receives that wait in the queue.
+    /// Receives that wait in the queue. Those of a circle wait again when they have been taken, as far as they are
+    /// enabled.
     pub fn waiting(&self) -> u64 {
         match &self.managed {
-            Some(managed) => self.total.saturating_sub(managed.taken),
+            Some(managed) => {
+                let ahead = if managed.entries.rules.cyclic { managed.enabled } else { 0 };
+                ahead.max(self.total).saturating_sub(managed.taken).min(self.depth.into())
+            }
             None => self.wqes.len() as u64,
         }
     }

@@ -428,6 +428,13 @@ impl SendQueue {
         self.fetched - 1
     }
 
+    /// Requests that wait in the queue, for facts. Those of a circle wait again when they have been executed, as far as
+    /// they are enabled.
+    pub fn to_come(&self) -> u64 {
+        let ahead = self.managed.as_ref().filter(|_| self.is_cyclic()).map_or(0, |managed| managed.enabled);
+        ahead.max(self.posted).saturating_sub(self.fetched).min(self.depth.into())
+    }
+
     /// Requests that have not begun.
     pub fn unfetched(&self) -> u64 {
         self.posted.saturating_sub(self.fetched)

@@ -26,7 +26,7 @@ fn overrun(_: &Situation<'_>, cq: &Cq) -> Said {
 }
 
 fn full(situation: &Situation<'_>, cq: &Cq) -> Said {
-    if cq.overrun || cq.inside < cq.depth || situation.unpolled(cq) == Some(false) {
+    if cq.overrun || cq.overwrites || cq.inside < cq.depth || situation.unpolled(cq) == Some(false) {
         return None;
     }
     let full = count(u64::from(cq.inside), "completion");
@@ -91,7 +91,8 @@ fn not_armed(situation: &Situation<'_>, cq: &Cq) -> Said {
 fn unpolled(situation: &Situation<'_>, cq: &Cq) -> Said {
     let resting = cq.inside > 0 && cq.armed == Armed::No && situation.unpolled(cq) == Some(true);
     let waits_for_event = cq.channel.as_ref().is_some_and(|channel| channel.waiters > 0 || channel.unread > 0);
-    if !resting || waits_for_event {
+    let only_counts = cq.counts && cq.overwrites;
+    if !resting || waits_for_event || only_counts {
         return None;
     }
     let n = u64::from(cq.inside);

@@ -266,7 +266,7 @@ fn fence(_: &Situation<'_>, qp: &Qp) -> Said {
 /// A full send queue (`ibv_post_send(3)`): a place is free again when a completion of its request, or of one behind it,
 /// is polled.
 fn send_queue_full(situation: &Situation<'_>, qp: &Qp) -> Said {
-    let sq = qp.sq.as_ref().filter(|sq| sq.depth > 0 && sq.held >= sq.depth)?;
+    let sq = qp.sq.as_ref().filter(|sq| sq.depth > 0 && sq.held >= sq.depth && !sq.cyclic)?;
     if sq.held_signaled == 0 {
         let text = format!(
             "send queue full: {} unsignaled, none signaled: no completion can ever free it (ibv_post_send(3)); signal \

@@ -322,6 +322,22 @@ fn where_all_is_well_nothing_is_found() {
     assert_eq!(world.findings(), []);
 }
 
+/// A queue that runs in a circle stays full, and a queue that only counts is not polled.
+#[test]
+fn circles_and_counts_are_not_stuck() {
+    let mut world = World::new();
+    (world.sq().held, world.sq().cyclic) = (128, true);
+    (world.cq().inside, world.cq().overwrites, world.cq().counts) = (128, true, true);
+    world.nothing_moves();
+    assert_eq!(world.findings(), []);
+    world.cq().counts = false;
+    assert_eq!(world.findings()[0].rule, "cq-unpolled");
+    world.cq().overwrites = false;
+    assert!(world.findings().iter().any(|finding| finding.rule == "cq-full"));
+    world.sq().cyclic = false;
+    assert!(world.findings().iter().any(|finding| finding.rule == "send-queue-full"));
+}
+
 /// A long message takes its time.
 #[test]
 fn what_moves_is_not_stuck() {
