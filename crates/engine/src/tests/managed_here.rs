@@ -180,8 +180,8 @@ fn nothing_is_executed_behind_an_overrun() {
     assert_eq!(overrun(1), (QpState::Err, 8, 1 + 3));
 }
 
-/// The state behind an overrun, and how many entries were taken out of the queue, and executed here. Sends have lists of
-/// so many members at most: those of one may run straight.
+/// The state behind an overrun, and how many entries were taken out of the queue, and executed here. Sends have lists
+/// of so many members at most: those of one may run straight.
 fn overrun(sges: u32) -> (QpState, u64, u64) {
     let mut b = Bench::new(8, Some(QueueRules::default()), None);
     b.w.net.borrow_mut().one_sided = true;
