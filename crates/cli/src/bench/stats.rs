@@ -33,9 +33,13 @@ impl Spread {
 /// the other, spoils only the rounds that it falls into. It would also spoil a ratio of medians by rounds that it was
 /// not there in. Each list begins with the first round. `None` if one is empty.
 pub fn ratio(figures: &[f64], besides: &[f64]) -> Option<f64> {
-    let mut ratios: Vec<f64> = figures.iter().zip(besides).map(|(figure, beside)| figure / beside).collect();
-    ratios.sort_by(f64::total_cmp);
-    (!ratios.is_empty()).then(|| median(&ratios))
+    let empty = figures.is_empty() || besides.is_empty();
+    (!empty).then(|| ratios(figures, besides).median)
+}
+
+/// As [`ratio`], with the lowest and the highest ratio of a round.
+pub fn ratios(figures: &[f64], besides: &[f64]) -> Spread {
+    Spread::of(&figures.iter().zip(besides).map(|(figure, beside)| figure / beside).collect::<Vec<_>>())
 }
 
 /// The median of figures that are sorted, one at least.
@@ -117,6 +121,7 @@ mod tests {
     fn ratios_are_of_rounds() {
         // The machine was slow for one figure in one round, and for the other in another.
         assert_eq!(ratio(&[2.0, 8.0, 2.0], &[1.0, 1.0, 4.0]), Some(2.0));
+        assert_eq!(ratios(&[2.0, 8.0, 2.0], &[1.0, 1.0, 4.0]), Spread { median: 2.0, low: 0.5, high: 8.0 });
         assert_eq!(ratio(&[3.0, 5.0, 100.0], &[1.0, 1.0]), Some(4.0), "as far as both were measured");
         assert_eq!(ratio(&[], &[1.0]), None);
     }

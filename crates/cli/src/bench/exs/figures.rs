@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::super::case::Bytes;
-use super::super::stats::{Spread, ratio};
+use super::super::stats::{Spread, ratios};
 use super::super::table::Table;
 use super::{Bench, Figure, Task, Way, What};
 
@@ -89,8 +89,8 @@ pub struct Met {
     pub figure: Spread,
     pub beside: String,
     pub beside_figure: Spread,
-    /// The median of the rounds' ratios of the two.
-    pub ratio: f64,
+    /// The ratios of the rounds.
+    pub ratio: Spread,
     pub bound: String,
     /// The share of bytes that went directly into receives, in percent.
     pub direct: Option<f64>,
@@ -100,7 +100,7 @@ pub struct Met {
 /// Measure one.
 pub fn measure(bench: &mut Bench<'_>, must: &Must) -> Result<Met, String> {
     let (mut figures, mut besides, mut direct, mut beside) = (Vec::new(), Vec::new(), Vec::new(), String::new());
-    for round in 0..bench.options.rounds {
+    for round in 0..bench.options.rounds_of_musts() {
         // Each of the two is the first one in every second round.
         for ours in [round % 2 == 1, round % 2 == 0] {
             if ours {
@@ -114,16 +114,18 @@ pub fn measure(bench: &mut Bench<'_>, must: &Must) -> Result<Met, String> {
             }
         }
     }
-    let ratio = ratio(&figures, &besides).ok_or("no round")?;
+    let ratio = ratios(&figures, &besides);
     let direct = (must.task.way == Way::Stream).then(|| Spread::of(&direct).median);
-    let met = must.bound.holds(ratio) && must.direct.is_none_or(|least| direct.is_some_and(|share| share >= least));
+    let met =
+        must.bound.holds(ratio.median) && must.direct.is_none_or(|least| direct.is_some_and(|share| share >= least));
     let (figure, beside_figure, bound) = (Spread::of(&figures), Spread::of(&besides), must.bound.to_string());
     Ok(Met { task: must.task, figure, beside, beside_figure, ratio, bound, direct, met })
 }
 
 /// The results as a table.
 pub fn table(all: &[Met]) -> Table {
-    let mut table = Table::new(["way", "what", "size", "figure", "beside", "its figure", "ratio", "must be", "met"]);
+    let mut table =
+        Table::new(["way", "what", "size", "figure", "beside", "its figure", "ratio", "must be", "met", "rounds"]);
     for met in all {
         let unit = if met.task.what == What::Latency { "us" } else { "MB/s" };
         table.cell(met.task.way.name());
@@ -132,10 +134,11 @@ pub fn table(all: &[Met]) -> Table {
         table.cell(format_args!("{:.2} {unit}", met.figure.median));
         table.cell(&met.beside);
         table.cell(format_args!("{:.2} {unit}", met.beside_figure.median));
-        table.cell(format_args!("{:.2}", met.ratio));
+        table.cell(format_args!("{:.2}", met.ratio.median));
         let direct = met.direct.map(|share| format!(", {share:.0} % direct")).unwrap_or_default();
         table.cell(format_args!("{}{direct}", met.bound));
         table.cell(if met.met { "yes" } else { "no" });
+        table.cell(format_args!("{:.2} to {:.2}", met.ratio.low, met.ratio.high));
         table.end_row();
     }
     table

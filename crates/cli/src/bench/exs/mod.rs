@@ -30,6 +30,8 @@ use figures::{Beside, Must};
 pub use remote::serve;
 use work::{Figure, Near};
 
+/// What must be reached is measured so many times as often as the other rows of a page.
+const PAGE_ROUNDS: u32 = 5;
 /// Bytes of a message's header (crates/exs/src/protocol/wire.rs).
 const HEADER: usize = 32;
 
@@ -64,6 +66,14 @@ pub struct Options {
     /// Write the figures as JSON, instead of a table
     #[arg(long)]
     json: bool,
+}
+
+impl Options {
+    /// The rounds of what must be reached: on a page, many beside those of its other rows. The clock of a processor
+    /// that is shared may change by half within a second, so a verdict needs more of them than a curve.
+    fn rounds_of_musts(&self) -> u32 {
+        if self.page.is_some() { self.rounds.saturating_mul(PAGE_ROUNDS) } else { self.rounds }
+    }
 }
 
 /// A way of transfer.

@@ -33,7 +33,11 @@ pub fn write_page(
         Some((ours, theirs)) => format!("two processes, on cores {ours} and {theirs}"),
         None => "two processes, wherever the system put them".to_owned(),
     };
-    let how = format!("softrnic {}, {place}. Medians of {rounds} rounds of {time} ms each", env!("CARGO_PKG_VERSION"));
+    let how = format!(
+        "softrnic {}, {place}. Medians of {rounds} rounds of {time} ms each; of {} where something must be reached",
+        env!("CARGO_PKG_VERSION"),
+        options.rounds_of_musts()
+    );
     write(path, &page(met, rows, &plots, machine, &how, by_hand(&old)))
 }
 
@@ -42,7 +46,8 @@ fn page(met: &[Met], rows: &[Row], plots: &[Plot], machine: &Machine, how: &str,
         "# Figures of EXS\n\n\
          Made from one run of `softrnic exs-blast --page FILE`. Each figure is measured in turns with the one that it\n\
          is compared with, by the same processes and from and into the same memory; a ratio is the median of the\n\
-         rounds' ratios. [exs.md](exs.md) says what the ways of transfer are.\n\n\
+         rounds' ratios, of which the first table shows the lowest and the highest. [exs.md](exs.md) says what the\n\
+         ways of transfer are.\n\n\
          - Machine: {machine}.\n- {how}.\n\n\
          ## What must be reached\n\n"
     );
