@@ -14,6 +14,9 @@ use rdma::{Access, AhAttr, Bind, Data, MwKind, Qp, QpCap, QpOptions, QpType, Sen
 const SECONDS: u64 = 10;
 /// The part of the time after which everything has been used, and the resources that are kept for ever are there.
 const WARM: f64 = 0.3;
+/// The rounds of one turn: each makes queues of another depth. The first turn warms up, however long it takes on a
+/// busy machine, and as many rounds follow at least.
+const TURN: u32 = 50;
 /// The growth allowed in the end: pages of a heap that is used in another order, and no descriptor, mapping or thread.
 const SLACK: Footprint = Footprint { bytes: 512 << 10, mappings: 2, anonymous: 2, descriptors: 0, threads: 0 };
 
@@ -131,7 +134,7 @@ fn churn(wire: &mut Wire, mut go_on: impl FnMut(&mut Wire) -> (bool, bool)) -> (
         }
         let start = Instant::now();
         alone(&fixture);
-        together(&fixture, wire, 1 + rounds % 50);
+        together(&fixture, wire, 1 + rounds % TURN);
         rounds += 1;
         if is_warm {
             took.add(start.elapsed());
@@ -155,8 +158,10 @@ fn objects_come_and_go() {
     let time = Duration::from_secs(setting("SOFTRNIC_CHURN_SECONDS").unwrap_or(SECONDS));
     let start = Instant::now();
     let mut remote = Remote::start("remote_side", "churn", &[]);
+    let mut round = 0;
     let (mut took, near) = churn(&mut remote.wire, |wire| {
-        let now = (start.elapsed() < time, start.elapsed() > time.mul_f64(WARM));
+        let now = (start.elapsed() < time || round < 2 * TURN, start.elapsed() > time.mul_f64(WARM) && round >= TURN);
+        round += 1;
         wire.tell(&now);
         now
     });
