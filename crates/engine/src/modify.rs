@@ -143,7 +143,7 @@ impl<P: Env> Engine<P> {
         if mask.contains(M::AV) {
             qp.unreliable.astray |= qp.init.qp_type == QpType::Uc && qp.link.is_some();
             qp.leave_link(); // found anew for the new path
-            (qp.same_host.proven, qp.same_host.peer_epoch) = (false, None);
+            qp.same_host.unprove();
         }
         qp.rc.retries = qp.attr.retry_cnt;
         qp.rc.rnr_retries = qp.attr.rnr_retry;

@@ -7,8 +7,8 @@
 //! among the requests under way ([`Qp::list_unlisted`]) only when something but its acknowledgement needs it. Its
 //! packet is that of the slow path.
 //!
-//! **Writing** (`write`). An RDMA WRITE takes the fast path at its post, too, if it is executed here: nothing is under
-//! way on the connection, and the WRITE before it was executed here. It is over then.
+//! **Writing and reading** (`rdma`). An RDMA WRITE or READ takes the fast path at its post, too, if it is executed
+//! here: nothing is under way on the connection, and the last request of its kind was executed here. It is over then.
 //!
 //! **Receiving** (`receive`). A packet takes the fast path if it is a whole message, no longer than the path MTU, and
 //! the expected one, for a receive with one entry. Its connection owes nothing but an acknowledgement, and has nothing
@@ -23,8 +23,8 @@
 
 mod ack;
 mod post;
+mod rdma;
 mod receive;
-mod write;
 
 use std::hint::cold_path;
 

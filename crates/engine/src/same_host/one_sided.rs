@@ -103,7 +103,7 @@ impl<P: Env> Engine<P> {
         let Some(executed) = self.one_sided(qp, len) else {
             let e = &mut qp.inflight[at];
             e.one_sided = false;
-            qp.same_host.reached = false;
+            *qp.same_host.reached_by(e.opcode == Opcode::RdmaRead) = false;
             *(if e.is_read_like() { &mut e.received } else { &mut e.sent }) = e.executed;
             Self::number(qp, at);
             return true;
@@ -122,7 +122,11 @@ impl<P: Env> Engine<P> {
             return false;
         }
         (e.out, e.done) = (true, true);
-        qp.same_host.reached |= e.opcode == Opcode::RdmaWrite;
+        match e.opcode {
+            Opcode::RdmaWrite => qp.same_host.reached = true,
+            Opcode::RdmaRead => qp.same_host.reached_by_read = true,
+            _ => {}
+        }
         true
     }
 

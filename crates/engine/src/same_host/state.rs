@@ -44,6 +44,8 @@ pub(crate) struct SameHostState {
     pub proven: bool,
     /// The last RDMA WRITE was executed from here: the next one is tried at its post, or runs straight.
     pub reached: bool,
+    /// The last RDMA READ was executed from here: the next one is tried at its post.
+    pub reached_by_read: bool,
     /// The peer's epoch of this connection, once known.
     pub peer_epoch: Option<u64>,
     /// The epoch under which peers can see the queue pair on our export table, as this connection.
@@ -63,6 +65,7 @@ impl SameHostState {
             refused: None,
             proven: false,
             reached: false,
+            reached_by_read: false,
             peer_epoch: None,
             exported: None,
             kept: None,
@@ -72,6 +75,18 @@ impl SameHostState {
     /// Forgets the connection. The ticket, the export and a kept receive have an end of their own.
     pub fn clear(&mut self) {
         (self.no_single_copy, self.refused) = (false, None);
-        (self.proven, self.reached, self.peer_epoch) = (false, false, None);
+        self.unprove();
+    }
+
+    /// Forgets what answers have shown of the peer.
+    pub fn unprove(&mut self) {
+        (self.proven, self.peer_epoch) = (false, None);
+        (self.reached, self.reached_by_read) = (false, false);
+    }
+
+    /// Whether the last RDMA READ, or the last WRITE, was executed from here.
+    #[inline(always)]
+    pub fn reached_by(&mut self, read: bool) -> &mut bool {
+        if read { &mut self.reached_by_read } else { &mut self.reached }
     }
 }

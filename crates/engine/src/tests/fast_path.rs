@@ -77,7 +77,7 @@ struct Program {
     attrs: QpAttr,
     /// No step can bring a queue pair into error.
     gentle: bool,
-    /// Requests may be executed here, and mostly WRITEs are posted.
+    /// Requests may be executed here, and mostly WRITEs and READs are posted.
     one_sided: bool,
 }
 
@@ -199,7 +199,7 @@ impl Program {
     fn step(&mut self, number: u64) {
         self.t.step = number;
         match self.r.below(100) {
-            0..24 if self.one_sided && self.r.coin() => self.write(number * 10),
+            0..24 if self.one_sided && self.r.coin() => self.reach(number * 10),
             0..24 => self.post(number * 10),
             24..30 => self.stream(number * 10),
             30..42 => {
@@ -409,18 +409,25 @@ impl Program {
         });
     }
 
-    /// Posts WRITEs to a connection on which little is under way.
-    fn write(&mut self, wr_id: u64) {
+    /// Posts WRITEs or READs to a connection on which little is under way.
+    fn reach(&mut self, wr_id: u64) {
         let (end, peer) = self.end();
         for _ in 0..2 {
             self.arrive((end.node, peer.node), None, 8);
             self.arrive((peer.node, end.node), None, 8);
         }
-        for n in 0..self.r.pick(&[1, 2, 2, 3]) {
+        let mostly_reads = self.r.coin();
+        for n in 0..self.r.pick(&[2, 2, 3, 4]) {
             let mut request = self.request(end, peer);
-            let rkey = RKey(self.t.fast.nodes[peer.node].key);
+            let wrong = !self.gentle && self.r.below(24) == 0;
+            let rkey = RKey(if wrong { self.r.next() as u32 } else { self.t.fast.nodes[peer.node].key });
             let remote_addr = BASE + 0x10_0000 + 8 * self.r.below(1000);
             (request.opcode, request.body) = (Opcode::RdmaWrite, SendBody::Rdma { remote_addr, rkey });
+            if mostly_reads != (self.r.below(8) == 0) {
+                let len = self.r.pick(&LENGTHS);
+                (request.opcode, request.inline) = (Opcode::RdmaRead, None);
+                request.sges = vec![self.sge(end.node, true, len)];
+            }
             self.ask_for(end, &[request], wr_id + n);
         }
     }
@@ -479,7 +486,7 @@ impl Program {
 /// memory are the same after every step.
 #[test]
 fn fast_and_slow_path() {
-    let (mut taken, mut handed, mut in_runs, mut executed) = ([0; 4], 0, 0, 0);
+    let (mut taken, mut handed, mut in_runs, mut executed) = ([0; 4], 0, 0, [0; 2]);
     let seeds = seeds(WORLDS);
     let alone = seeds.end - seeds.start == 1;
     for seed in seeds {
@@ -487,7 +494,9 @@ fn fast_and_slow_path() {
         for number in 0..STEPS {
             program.step(number);
         }
-        executed += program.t.fast.nodes.iter().map(|node| node.engine.executed_at_post).sum::<u64>();
+        for node in &program.t.fast.nodes {
+            executed = std::array::from_fn(|kind| executed[kind] + node.engine.executed_at_post[kind]);
+        }
         let (ways, [directly, behind]) = program.t.finish();
         handed += directly;
         in_runs += behind;
@@ -501,5 +510,5 @@ fn fast_and_slow_path() {
         alone || handed > 100 && in_runs > 100 && taken.iter().zip(least).all(|(n, least)| *n > least),
         "the fast paths were hardly taken: {taken:?}, {handed} completions handed over, {in_runs} packets behind others"
     );
-    assert!(alone || executed > 100, "{executed} WRITEs were executed at their post");
+    assert!(alone || executed.iter().all(|n| *n > 100), "{executed:?} WRITEs and READs were executed at their post");
 }

@@ -443,3 +443,72 @@ fn a_long_request_waits_for_a_short_send() {
         assert_eq!(done, (0..6).map(|i| (i, St::Success)).collect::<Vec<_>>());
     }
 }
+
+/// A READ behind one that was executed here is executed at its post, with all its checks.
+#[test]
+fn reads_at_their_post() {
+    let (mut w, qa, _) = proven();
+    let at_post = |w: &World| w.nodes[0].engine.executed_at_post[1];
+    w.write(1, 500, b"to be read");
+    let (body, into) = (w.rdma(1, 500), [w.sge(0, 2000, 10)]);
+    for id in 1..4 {
+        w.write(0, 2000, &[0; 10]);
+        w.post(0, qa, Opcode::RdmaRead, body, &into, id).unwrap();
+        assert_eq!((at_post(&w), w.read(0, 2000, 10)), (id - 1, b"to be read".to_vec()));
+    }
+    let done = w.poll(0);
+    let found = done.iter().map(|c| (c.wr_id, c.status, c.opcode, c.byte_len));
+    assert!(found.eq((1..4).map(|id| (id, St::Success, WcOpcode::RdmaRead, 10))), "{done:?}");
+    // 9.7.3.1: a requester without resources for READs has none executed.
+    let set = |w: &mut World, max_rd_atomic| {
+        let state = |state| verbs::QpAttr { state, max_rd_atomic, ..World::attr(verbs::Qpn::new(0), 0, 0) };
+        let mask = verbs::QpAttrMask::MAX_QP_RD_ATOMIC;
+        for (state, mask) in [(state(QpState::Sqd), mask & !mask), (state(QpState::Sqd), mask)] {
+            w.modify(0, qa, &state, mask).unwrap();
+        }
+        w.modify(0, qa, &state(QpState::Rts), mask & !mask).unwrap();
+    };
+    set(&mut w, 4);
+    w.post(0, qa, Opcode::RdmaRead, body, &into, 4).unwrap();
+    assert_eq!((at_post(&w), statuses(&mut w, 0)), (3, vec![St::Success]));
+    set(&mut w, 0);
+    w.post(0, qa, Opcode::RdmaRead, body, &into, 5).unwrap();
+    assert_eq!((at_post(&w), statuses(&mut w, 0)), (3, vec![St::LocQpOpErr]));
+}
+
+/// Memory that may not be written to here, or read there, gets the errors of any READ.
+#[test]
+fn reads_at_their_post_that_are_not_allowed() {
+    for wrong in 0..3 {
+        let (mut w, qa, _) = proven();
+        let (mut body, mut into) = (w.rdma(1, 500), w.sge(0, 2000, 10));
+        for id in 1..3 {
+            w.post(0, qa, Opcode::RdmaRead, body, &[into], id).unwrap();
+        }
+        assert_eq!((w.nodes[0].engine.executed_at_post[1], statuses(&mut w, 0).len()), (1, 2));
+        let status = match wrong {
+            0 => {
+                let n = &mut w.nodes[0];
+                let to = n.engine.reg_mr(n.pd, BASE, 0x1000, BASE, Access::REMOTE_READ).unwrap();
+                into = verbs::Sge { addr: BASE, lkey: verbs::LKey(to.1.0), ..into };
+                St::LocProtErr
+            }
+            1 => {
+                let SendBody::Rdma { remote_addr, rkey } = body else { unreachable!() };
+                body = SendBody::Rdma { remote_addr, rkey: RKey(rkey.0 ^ 1) };
+                St::RemAccessErr
+            }
+            _ => {
+                let n = &mut w.nodes[1];
+                let from =
+                    n.engine.reg_mr(n.pd, BASE, 0x1000, BASE, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
+                body = SendBody::Rdma { remote_addr: BASE, rkey: RKey(from.1.0) };
+                St::RemAccessErr
+            }
+        };
+        w.write(0, 2000, &[7; 10]);
+        w.post(0, qa, Opcode::RdmaRead, body, &[into], 3).unwrap();
+        w.settle();
+        assert_eq!((statuses(&mut w, 0), w.read(0, 2000, 10)), (vec![status], vec![7; 10]));
+    }
+}

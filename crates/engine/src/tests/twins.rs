@@ -47,6 +47,9 @@ impl Twins {
                 w.run_all();
                 w.nodes.iter().any(|node| node.engine.has_ready())
             } {}
+            // The place of a completion that was overwritten is free at the next run or post. Behind a request that is
+            // executed at its post, that is one run earlier.
+            w.nodes.iter_mut().for_each(|node| node.engine.free_overwritten());
             result
         });
         self.same("results", &fast, &slow);
@@ -84,7 +87,7 @@ impl Twins {
             ($($field:ident)*) => { $(self.same(stringify!($field), &a.$field, &b.$field);)* };
         }
         same!(ready parked strangers served gone);
-        if a.executed_at_post == 0 {
+        if a.executed_at_post == [0; 2] {
             same!(moved); // a run counts its own bytes
         }
         self.same("completions to come", &a.expects_completions(), &b.expects_completions());

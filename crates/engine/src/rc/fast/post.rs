@@ -38,7 +38,9 @@ impl<P: Env> Engine<P> {
     pub(crate) fn post_fast(&mut self, id: QpId, wr: &SendWr<'_>, now: Nanos) -> bool {
         // One call for each kind, so that each is compiled without the checks and values of the others.
         match wr.data {
-            SendData::Sges([sge]) if wr.opcode == Opcode::RdmaWrite => self.write_fast(id, wr, sge, now),
+            SendData::Sges([sge]) if matches!(wr.opcode, Opcode::RdmaWrite | Opcode::RdmaRead) => {
+                self.rdma_fast(id, wr, sge, now)
+            }
             SendData::Sges(&[sge]) => self.send_fast(id, wr, Data::Listed(sge), now),
             SendData::Inline([piece]) => self.send_fast(id, wr, Data::Inline(piece), now),
             _ => false,

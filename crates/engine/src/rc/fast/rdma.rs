@@ -1,6 +1,6 @@
-//! Posting an RDMA WRITE that is executed here at once, as [`crate::same_host::one_sided`] does it.
+//! Posting an RDMA WRITE or READ that is executed here at once, as [`crate::same_host::one_sided`] does it.
 
-use verbs::{QpId, SendBody, SendFlags, SendWr, Sge, WcOpcode};
+use verbs::{Opcode, QpId, SendBody, SendFlags, SendWr, Sge, WcOpcode, WcStatus};
 use wire::{Env, LinkId, Nanos, OneSided, OneSidedOp, Payload, SHORTEST};
 
 use super::{cold, may};
@@ -10,12 +10,13 @@ use crate::wq::complete::sent;
 use crate::wq::sq::Executed;
 
 impl<P: Env> Engine<P> {
-    /// Posts a WRITE of one entry and executes it, if nothing is under way on the connection and the WRITE before it
-    /// was executed here, too. So a connection whose WRITEs are sent pays for one comparison.
+    /// Posts a WRITE or READ of one entry and executes it, if nothing is under way on the connection and the last one
+    /// of its kind was executed here, too. So a connection whose requests are sent pays for one comparison.
     #[inline(never)] // SENDs do not pay for its registers
-    pub(super) fn write_fast(&mut self, id: QpId, wr: &SendWr<'_>, sge: &Sge, now: Nanos) -> bool {
+    pub(super) fn rdma_fast(&mut self, id: QpId, wr: &SendWr<'_>, sge: &Sge, now: Nanos) -> bool {
         let Some(qp) = self.qps.fast(id) else { return cold(false) };
-        if !qp.same_host.reached {
+        let reads = wr.opcode == Opcode::RdmaRead;
+        if !*qp.same_host.reached_by(reads) {
             return false;
         }
         let SendBody::Rdma { remote_addr, rkey } = *wr.body else { return cold(false) };
@@ -23,6 +24,8 @@ impl<P: Env> Engine<P> {
         let len = sge.length;
         let plain = may(self.has_fast_path)
             && self.parked.is_empty()
+            && qp.same_host.proven
+            && (!reads || qp.attr.max_rd_atomic > 0)
             && link != LinkId::LOOPBACK
             && !wr.flags.contains(SendFlags::IP_CSUM)
             && qp.inflight.is_empty()
@@ -35,7 +38,7 @@ impl<P: Env> Engine<P> {
         if !plain {
             return false;
         }
-        let span = match self.mem.local_here(qp.init.pd, sge, false) {
+        let span = match self.mem.local_here(qp.init.pd, sge, reads) {
             Ok(span) if span.addr != NULL_ADDR => span,
             _ => return cold(false),
         };
@@ -44,7 +47,7 @@ impl<P: Env> Engine<P> {
             src: qp.qpn,
             dst: verbs::Qpn::new(qp.attr.dest_qp_num),
             epoch: qp.same_host.peer_epoch,
-            op: OneSidedOp::Write,
+            op: if reads { OneSidedOp::Read } else { OneSidedOp::Write },
             rkey,
             addr: remote_addr,
             len,
@@ -55,7 +58,7 @@ impl<P: Env> Engine<P> {
             local: Payload { prefix: &[], spans: &[span] },
         };
         let Some(executed) = self.env.one_sided(link, &request) else {
-            qp.same_host.reached = false;
+            *qp.same_host.reached_by(reads) = false;
             return cold(false);
         };
         qp.same_host.peer_epoch = Some(executed.epoch);
@@ -71,15 +74,16 @@ impl<P: Env> Engine<P> {
         qp.sq.write_sge(first, sge);
         qp.sq.posted += 1;
         qp.sq.fetched += 1;
-        qp.counts.sent(1, u64::from(len));
+        qp.counts.completed(wr.opcode, len, WcStatus::Success);
         #[cfg(test)]
-        (self.executed_at_post += 1);
+        (self.executed_at_post[usize::from(reads)] += 1);
         if flags.contains(SendFlags::SIGNALED)
             && let Some(cq) = qp.init.send_cq
         {
             let pushed = self.done.push_with(cq, false, now, |cqe| {
                 *cqe = sent(qp, number, wr.wr_id);
-                cqe.wc.opcode = WcOpcode::RdmaWrite;
+                (cqe.wc.opcode, cqe.wc.byte_len) =
+                    if reads { (WcOpcode::RdmaRead, len) } else { (WcOpcode::RdmaWrite, 0) };
             });
             if !pushed {
                 self.finish(id, now, |engine, qp, now| engine.overrun(qp, now));
