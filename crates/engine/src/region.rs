@@ -446,16 +446,20 @@ impl Regions {
         self.keys.insert(key >> 8, (key, Keyed::Mw(id)));
     }
 
+    /// The window whose key [`Regions::invalidate`] takes.
+    pub fn invalidable(&self, qp: QpId, rkey: RKey) -> Option<MwId> {
+        let Some(&(_, Keyed::Mw(id))) = self.keys.get(&(rkey.0 >> 8)) else { return None };
+        let mw = self.mws.get(id)?;
+        let takes = mw.kind == MwKind::Type2 && mw.key == rkey.0 && mw.bound.is_some_and(|b| b.qp == qp);
+        takes.then_some(id)
+    }
+
     /// LOCAL_INV or the invalidation that came with a SEND: only a bound type 2 window of this queue pair and domain
     /// can be invalidated (IBTA vol. 1, 10.6.5; fast-register regions do not exist in user space).
     ///
     /// The result is true if peers are shown it.
     pub fn invalidate(&mut self, qp: QpId, rkey: RKey) -> std::result::Result<bool, ()> {
-        let Some(&(_, Keyed::Mw(id))) = self.keys.get(&(rkey.0 >> 8)) else { return Err(()) };
-        let mw = self.mws.get_mut(id).ok_or(())?;
-        if mw.kind != MwKind::Type2 || mw.key != rkey.0 || mw.bound.is_none_or(|b| b.qp != qp) {
-            return Err(());
-        }
+        let mw = self.invalidable(qp, rkey).and_then(|id| self.mws.get_mut(id)).ok_or(())?;
         let (bound, shown) = (mw.bound.take(), std::mem::take(&mut mw.shown));
         if let Some(mr) = bound.and_then(|b| self.mrs.get_mut(b.mr)) {
             mr.windows -= 1;

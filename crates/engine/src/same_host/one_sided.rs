@@ -23,7 +23,7 @@ use wire::{
 
 use crate::Engine;
 use crate::qp::Qp;
-use crate::region::{Backing, MrInfo, NULL_ADDR};
+use crate::region::{Backing, MrInfo, NULL_ADDR, Regions};
 use crate::wq::inflight::Inflight;
 
 /// From so many bytes on, one copy by a system call takes less time than packets, also behind short SENDs whose answers
@@ -280,8 +280,13 @@ impl<P: Env> Engine<P> {
     /// 10.6.5). The copies of peers are waited for before the program can see that the window is invalid: a look at
     /// completions waits for them as well ([`wire::SameHost::retract`]).
     pub(crate) fn invalidate(&mut self, qp: QpId, rkey: RKey) -> Result<(), ()> {
-        if self.mem.invalidate(qp, rkey)? {
-            self.hide_mr(rkey.0);
+        Self::take_back(&mut self.env, &mut self.mem, qp, rkey)
+    }
+
+    /// [`Engine::invalidate`], for a caller that has borrowed the queue pair.
+    pub(crate) fn take_back(env: &mut P, mem: &mut Regions, qp: QpId, rkey: RKey) -> Result<(), ()> {
+        if mem.invalidate(qp, rkey)? {
+            env.retract(ExportId::Region(rkey.0));
         }
         Ok(())
     }

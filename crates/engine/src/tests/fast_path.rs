@@ -201,6 +201,7 @@ impl Program {
         match self.r.below(100) {
             0..24 if self.one_sided && self.r.coin() => self.reach(number * 10),
             0..24 => self.post(number * 10),
+            24..30 if !self.gentle && self.r.coin() => self.take_back(number * 10),
             24..30 => self.stream(number * 10),
             30..42 => {
                 let (end, _) = self.end();

@@ -512,3 +512,27 @@ fn reads_at_their_post_that_are_not_allowed() {
         assert_eq!((statuses(&mut w, 0), w.read(0, 2000, 10)), (vec![status], vec![7; 10]));
     }
 }
+
+/// A SEND that invalidates takes the fast path, and the key ends before the program hears of the SEND.
+#[test]
+fn a_send_that_invalidates_takes_the_fast_path() {
+    let (mut w, qa, qb) = proven();
+    let (_, rkey) = window(&mut w, qb);
+    let (from, into) = ([w.sge(0, 0, 8)], [w.sge(1, 0, 8)]);
+    w.recv(1, qb, &into, 7).unwrap();
+    let (flags, data) = (SendFlags::SIGNALED, SendData::Sges(&from));
+    let (opcode, imm_or_rkey) = (Opcode::SendWithInv, rkey.0);
+    let wr = SendWr { wr_id: 2, opcode, flags, imm_or_rkey, remote_srqn: 0, body: &SendBody::Plain, data };
+    let before = super::twins::fast_paths(&w);
+    w.post_wr(0, qa, &wr).unwrap();
+    w.settle();
+    let after = super::twins::fast_paths(&w);
+    assert_eq!([0, 1, 2].map(|way| after[way] - before[way]), [1; 3], "posted, received, acknowledged");
+    let done = w.poll(1);
+    let found: Vec<_> = done.iter().map(|c| (c.status, c.flags, c.imm_or_rkey)).collect();
+    assert_eq!(
+        (found, statuses(&mut w, 0)),
+        (vec![(St::Success, verbs::WcFlags::WITH_INV, rkey.0)], vec![St::Success])
+    );
+    assert_eq!(write_by(&mut w, qa, rkey, 128), (St::RemAccessErr, false));
+}

@@ -94,6 +94,10 @@ impl Twins {
         for (x, y) in a.cqs_facts(0).iter().zip(&b.cqs_facts(0)) {
             self.same("completion queue", x, y);
         }
+        for ((_, x), (_, y)) in a.mem.mws.iter().zip(b.mem.mws.iter()) {
+            let look = |mw: &crate::region::Mw| (mw.key, mw.bound.is_some(), mw.shown);
+            self.same("window", &look(x), &look(y));
+        }
         for ((_, x), (_, y)) in a.srqs.iter().zip(b.srqs.iter()) {
             let look = |srq: &crate::wq::rq::Srq| (srq.queue.wqes.len(), srq.queue.held, srq.limit);
             self.same("shared receive queue", &look(x), &look(y));

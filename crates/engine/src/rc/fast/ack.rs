@@ -34,7 +34,8 @@ impl Qp {
             // A request that is done, or has no sequence number, ends with the request before it.
             let ends = e.psns == 0 || e.done || e.error.is_some();
             // Long requests are timed, by reference or not.
-            let small = matches!(e.opcode, Opcode::Send | Opcode::SendWithImm) && !e.by_ref && e.len < SHORTEST;
+            let sends = matches!(e.opcode, Opcode::Send | Opcode::SendWithImm | Opcode::SendWithInv);
+            let small = sends && !e.by_ref && e.len < SHORTEST;
             return Some(Oldest {
                 number: e.number,
                 wr_id: e.wr_id,

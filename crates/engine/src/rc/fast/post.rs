@@ -49,11 +49,13 @@ impl<P: Env> Engine<P> {
 
     #[inline(always)]
     fn send_fast(&mut self, id: QpId, wr: &SendWr<'_>, data: Data<'_>, now: Nanos) -> bool {
-        let asked = matches!(wr.opcode, Opcode::Send | Opcode::SendWithImm)
-            && !matches!(wr.body, SendBody::Datagram { .. })
-            && !wr.flags.contains(SendFlags::IP_CSUM)
-            && may(self.has_fast_path)
-            && self.parked.is_empty();
+        let has_body = match wr.opcode {
+            Opcode::Send | Opcode::SendWithImm => !matches!(wr.body, SendBody::Datagram { .. }),
+            Opcode::SendWithInv => matches!(wr.body, SendBody::Plain),
+            _ => false,
+        };
+        let asked =
+            has_body && !wr.flags.contains(SendFlags::IP_CSUM) && may(self.has_fast_path) && self.parked.is_empty();
         if !asked {
             return false;
         }
@@ -98,8 +100,10 @@ impl<P: Env> Engine<P> {
         if flags.contains(SendFlags::SOLICITED) {
             bits |= flag::SOLICITED;
         }
-        if wr.opcode == Opcode::SendWithImm {
-            bits |= flag::IMM;
+        match wr.opcode {
+            Opcode::SendWithImm => bits |= flag::IMM,
+            Opcode::SendWithInv => bits |= flag::INV,
+            _ => {}
         }
         let (dst, src, imm) = (Qpn::new(qp.attr.dest_qp_num), qp.qpn, wr.imm_or_rkey);
         // A closure for each kind that sends a packet of its own: most kinds need the packet in registers only.

@@ -1,11 +1,11 @@
 //! Receiving small SENDs.
 
-use verbs::{Completion, CqId, QpId, WcOpcode};
+use verbs::{Completion, CqId, QpId, RKey, WcOpcode};
 use wire::{Env, Head, LinkId, Nanos, Packet, PacketOp, ShortPacket, Span, packet_flags as flag};
 
 use super::{Fast, Poller, cold, may};
 use crate::Engine;
-use crate::region::NULL_ADDR;
+use crate::region::{NULL_ADDR, Regions};
 use crate::wq::cq::{Cqe, Frees};
 use crate::wq::receive::received;
 
@@ -115,7 +115,7 @@ impl<P: Env> Engine<P> {
         let mut quiet = true;
         loop {
             let whole = flag::FIRST | flag::LAST;
-            let fits = packet.flags() & !(flag::SOLICITED | flag::IMM | flag::ACK_REQ) == whole
+            let fits = packet.flags() & !(flag::SOLICITED | flag::IMM | flag::ACK_REQ | flag::INV) == whole
                 && packet.psn() == qp.rc.epsn
                 && packet.len() <= qp.mtu
                 && packet.mtu() == 0
@@ -127,7 +127,13 @@ impl<P: Env> Engine<P> {
             }
             let Ok(mut span) = self.mem.local_here(qp.init.pd, &sge, true) else { break };
             span.len = packet.len();
-            if span.addr == NULL_ADDR || !body.put(&mut self.env, &span) {
+            let stored = span.addr != NULL_ADDR
+                && if packet.has(flag::INV) {
+                    Self::put_and_take_back((&mut self.env, &mut self.mem), id, packet, body, &span)
+                } else {
+                    body.put(&mut self.env, &span)
+                };
+            if !stored {
                 break;
             }
             #[cfg(test)]
@@ -192,5 +198,23 @@ impl<P: Env> Engine<P> {
             });
         }
         outcome
+    }
+
+    /// Copies the payload of a SEND that invalidates to memory, and then invalidates the key. False if the key cannot
+    /// be invalidated, or the memory is not there. Then the key is as before.
+    #[inline(never)] // other SENDs do not pay for its registers
+    fn put_and_take_back<H: Head>(
+        (env, mem): (&mut P, &mut Regions),
+        id: QpId,
+        packet: H,
+        body: Body<P::Rx>,
+        span: &Span,
+    ) -> bool {
+        let key = RKey(packet.imm());
+        if packet.has(flag::IMM) || mem.invalidable(id, key).is_none() || !body.put(env, span) {
+            return false;
+        }
+        env.wait_for_late_writers();
+        Self::take_back(env, mem, id, key).is_ok()
     }
 }

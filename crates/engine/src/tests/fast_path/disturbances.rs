@@ -75,6 +75,33 @@ impl Program {
         });
     }
 
+    /// Binds a window, and has the peer take its key back, or another one, by a SEND.
+    pub(super) fn take_back(&mut self, wr_id: u64) {
+        let (end, peer) = self.end();
+        let length = self.r.pick(&[64, 0x1_0000]); // peers are shown a long one
+        let (mw, RKey(old)) = self.t.both(|w| {
+            let n = &mut w.nodes[end.node];
+            n.engine.alloc_mw(n.pd, crate::MwKind::Type2).unwrap()
+        });
+        let key = old ^ 1;
+        let n = &self.t.fast.nodes[end.node];
+        let (mr, access) = (n.engine.mem.find_mr(n.key), verbs::Access::REMOTE_READ);
+        let body = SendBody::BindMw { mw, rkey: RKey(key), mr, addr: BASE, length, access };
+        let bind =
+            Request { opcode: Opcode::BindMw, flags: SendFlags::SIGNALED, imm: 0, body, sges: vec![], inline: None };
+        self.ask_for(end, &[bind], wr_id);
+        self.receive(end, wr_id..wr_id + 2);
+        self.arrive((peer.node, end.node), None, 8);
+        for n in 1..=self.r.pick(&[1, 1, 2]) {
+            let mut send = self.small_request(peer, end);
+            let imm = self.r.pick(&[key, key, key, key, old, self.extras[end.node].mrs[0].1]);
+            (send.opcode, send.body, send.imm) = (Opcode::SendWithInv, SendBody::Plain, imm);
+            self.ask_for(peer, &[send], wr_id + n);
+        }
+        let polled = self.polled(end.node);
+        self.arrive((peer.node, end.node), polled, 4);
+    }
+
     /// Asks for events.
     pub(super) fn ask(&mut self) {
         let node = self.r.below(2) as usize;

@@ -205,7 +205,8 @@ impl SendQueue {
     /// Makes `to` the request of this number, which was executed as it was posted ([`SendQueue::write_executed`]): one
     /// packet, which is out. If its entry makes no sense (it was overwritten), `to` is a request that failed.
     pub fn list(&self, number: u64, first_psn: Psn, mtu: u32, to: &mut Inflight) {
-        let sound = self.read(number, to).is_some() && matches!(to.opcode, Opcode::Send | Opcode::SendWithImm);
+        let sound = self.read(number, to).is_some()
+            && matches!(to.opcode, Opcode::Send | Opcode::SendWithImm | Opcode::SendWithInv);
         if !sound {
             *to = Inflight::failed(number, self.wr_id(number), WcStatus::LocQpOpErr, first_psn);
             return;
