@@ -5,7 +5,6 @@
 //! The entries are in a region, so that entries patch entries, too.
 #![no_main]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine::{CqOpts, Engine, Managed, QueueRules, Side, array_bytes};
@@ -24,20 +23,8 @@ const LEN: usize = 1 << 13;
 const CANARY: u8 = 0xc5;
 const DEPTH: u32 = 8;
 
-struct Array(Vec<AtomicU64>);
-
-impl EntryArray for Array {
-    fn words(&self) -> &[AtomicU64] {
-        &self.0
-    }
-
-    fn addr(&self) -> u64 {
-        self.0.as_ptr().expose_provenance() as u64
-    }
-}
-
-fn array() -> Arc<Array> {
-    Arc::new(Array((0..array_bytes(DEPTH, 2) / 8).map(|_| AtomicU64::new(0)).collect()))
+fn array() -> EntryArray {
+    EntryArray::own((0..array_bytes(DEPTH, 2) / 8).map(|_| AtomicU64::new(0)).collect())
 }
 
 fn number(bytes: &[u8]) -> u64 {
@@ -50,7 +37,7 @@ struct Play {
     qp: QpId,
     key: u32,
     base: u64,
-    arrays: [Arc<Array>; 2],
+    arrays: [EntryArray; 2],
     now: u64,
 }
 

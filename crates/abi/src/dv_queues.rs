@@ -89,20 +89,14 @@ pub struct WqeBuffer {
     size: size_t,
 }
 
-/// The entries of a managed send queue in memory that peers may map.
-pub struct Entries(pub Arc<Memory>);
-
-impl EntryArray for Entries {
-    fn words(&self) -> &[AtomicU64] {
-        let (start, len) = self.0.whole();
-        // SAFETY: whole pages, mapped as long as the memory lives, which this value holds; any bytes are valid words,
-        // and are only reached through atomics and by copies of the device.
-        unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), len / 8) }
-    }
-
-    fn addr(&self) -> u64 {
-        self.0.whole().0 as u64
-    }
+/// The entries of a managed queue in memory that peers may map.
+fn entries(memory: &Arc<Memory>) -> EntryArray {
+    let (start, len) = memory.whole();
+    // SAFETY: whole pages, mapped as long as the memory lives, which the value that gets these words holds: it hands
+    // them out for no longer. Any bytes are valid words, and are only reached through atomics and by copies of the
+    // device.
+    let words = unsafe { core::slice::from_raw_parts(start.cast::<AtomicU64>(), len / 8) };
+    EntryArray::mapped(words, memory.clone())
 }
 
 /// What a queue pair needs to be made with managed queues.
@@ -139,7 +133,7 @@ impl Wanted {
                 return Err(Errno::EINVAL);
             }
             let memory = Memory::new(Some(nic), nic::array_bytes(wr, sge), 1)?;
-            Ok((Some((Arc::new(Entries(memory.clone())) as Arc<dyn EntryArray>, rules)), Some(memory)))
+            Ok((Some((entries(&memory), rules)), Some(memory)))
         };
         let (send, sends) = make(self.send, cap.max_send_wr, cap.max_send_sge)?;
         let (recv, receives) = make(self.recv, cap.max_recv_wr, cap.max_recv_sge)?;

@@ -10,7 +10,9 @@
 //!
 //! An implementation is single-threaded, like the engine itself: the process wraps both in one lock.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::Any;
 use core::sync::atomic::AtomicU64;
 
 use verbs::{Gid, Qpn, RKey};
@@ -234,12 +236,41 @@ pub trait Observer {
 
 /// Memory for the entries of a managed queue: words that programs and peers may read and write at any time, through
 /// regions upon them. The memory stays where it is, and stays mapped, while the value lives.
-pub trait EntryArray: Send + Sync {
-    /// The words, a multiple of 8 of them. The first is at the beginning of a page.
-    fn words(&self) -> &[AtomicU64];
+// No trait: the words are looked up for each entry.
+#[derive(Clone)]
+pub struct EntryArray(Words);
+
+#[derive(Clone)]
+enum Words {
+    Mapped(&'static [AtomicU64], #[expect(dead_code, reason = "keeps the words")] Arc<dyn Any + Send + Sync>),
+    Own(Arc<[AtomicU64]>),
+}
+
+impl EntryArray {
+    /// Words, a multiple of 8 of them, that are there as long as `owner` is. The first is at the beginning of a page.
+    /// They are handed out for no longer than this value, or a copy of it, lives.
+    pub fn mapped(words: &'static [AtomicU64], owner: Arc<dyn Any + Send + Sync>) -> Self {
+        EntryArray(Words::Mapped(words, owner))
+    }
+
+    /// Words that no region need be upon.
+    pub fn own(words: Arc<[AtomicU64]>) -> Self {
+        EntryArray(Words::Own(words))
+    }
+
+    /// The words.
+    #[inline]
+    pub fn words(&self) -> &[AtomicU64] {
+        match &self.0 {
+            Words::Mapped(words, _) => words,
+            Words::Own(words) => words,
+        }
+    }
 
     /// The address of the first word in this process.
-    fn addr(&self) -> u64;
+    pub fn addr(&self) -> u64 {
+        self.words().as_ptr().expose_provenance() as u64
+    }
 }
 
 /// All that an engine asks of its surroundings.

@@ -13,21 +13,15 @@ use super::mock::*;
 use crate::{CqOpts, Managed, Notice, QueueRules, Side, array_bytes};
 
 /// Memory for entries that a test can write to, as a peer would.
-pub struct Array(Vec<AtomicU64>);
-
-impl EntryArray for Array {
-    fn words(&self) -> &[AtomicU64] {
-        &self.0
-    }
-
-    fn addr(&self) -> u64 {
-        0x7000_0000_0000
-    }
-}
+pub struct Array(Arc<[AtomicU64]>);
 
 impl Array {
     pub fn new(wr: u32, sge: u32) -> Arc<Array> {
         Arc::new(Array((0..array_bytes(wr, sge) / 8).map(|_| AtomicU64::new(0)).collect()))
+    }
+
+    pub fn entries(&self) -> EntryArray {
+        EntryArray::own(self.0.clone())
     }
 
     pub fn len(&self) -> usize {
@@ -92,8 +86,8 @@ impl Bench {
             sq_sig_all: false,
         };
         let managed = Managed {
-            send: send.map(|rules| (sends.clone() as Arc<dyn EntryArray>, rules)),
-            recv: recv.map(|rules| (receives.clone() as Arc<dyn EntryArray>, rules)),
+            send: send.map(|rules| (sends.entries(), rules)),
+            recv: recv.map(|rules| (receives.entries(), rules)),
         };
         let (qp, created) = n.engine.create_managed_qp(n.ctx, &init, 1, &managed).unwrap();
         let (peer, number) = w.qp(1, QpType::Rc);
@@ -572,7 +566,7 @@ fn tasks_for_what_is_gone_fail() {
     let n = &b.w.nodes[0];
     let init = other.w.nodes[0].engine.query_qp(other.qp).unwrap().1;
     let init = QpInit { pd: Some(n.pd), send_cq: Some(b.cq), recv_cq: Some(b.cq), ..init };
-    let managed = Managed { send: Some((Array::new(8, 1), QueueRules::default())), recv: None };
+    let managed = Managed { send: Some((Array::new(8, 1).entries(), QueueRules::default())), recv: None };
     let ctx = n.ctx;
     let (target, created) = b.w.nodes[0].engine.create_managed_qp(ctx, &init, 1, &managed).unwrap();
     b.w.connect(0, target, World::attr(created.qpn, 0, 0));

@@ -91,13 +91,13 @@ fn with_receives(rules: QueueRules, receives: Option<QueueRules>, sges: u32) -> 
         sq_sig_all: false,
     };
     let sends = super::managed::Array::new(cap().max_send_wr, sges);
-    let managed = Managed { send: Some((sends.clone(), rules)), recv: None };
+    let managed = Managed { send: Some((sends.entries(), rules)), recv: None };
     let (first, created) = n.engine.create_managed_qp(n.ctx, &init, 1, &managed).unwrap();
     let (second, number) = match receives {
         None => b.w.qp_of(0, &init),
         Some(rules) => {
             let array = super::managed::Array::new(cap().max_recv_wr, cap().max_recv_sge);
-            let managed = Managed { send: None, recv: Some((array, rules)) };
+            let managed = Managed { send: None, recv: Some((array.entries(), rules)) };
             let (id, created) = n.engine.create_managed_qp(n.ctx, &init, 2, &managed).unwrap();
             (id, created.qpn)
         }
@@ -193,7 +193,7 @@ fn overrun(sges: u32) -> (QpState, u64, u64) {
         QpInit { pd, qp_type: QpType::Rc, send_cq: cq, recv_cq: cq, srq: None, xrcd: None, cap, sq_sig_all: true };
     let sends = super::managed::Array::new(cap.max_send_wr, cap.max_send_sge);
     let rules = QueueRules { cyclic: true, ..QueueRules::default() };
-    let managed = Managed { send: Some((sends.clone(), rules)), recv: None };
+    let managed = Managed { send: Some((sends.entries(), rules)), recv: None };
     let (first, created) = n.engine.create_managed_qp(n.ctx, &init, 1, &managed).unwrap();
     let (second, number) = b.w.qp_of(0, &init);
     b.w.connect(0, first, World::attr(number, 0, 0));

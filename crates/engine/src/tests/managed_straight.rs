@@ -75,7 +75,7 @@ impl Chain {
             // One queue holds every completion of the test. The other one only counts, or overruns now and then.
             let ended = counting(&mut w, 0, 4096, 0);
             let arrivals = if seed.is_multiple_of(4) { few(&mut w) } else { counting(&mut w, 0, 2, 0) };
-            let (send, recv) = (Some((sends.clone() as _, rules[0])), Some((receives.clone() as _, rules[1])));
+            let (send, recv) = (Some((sends.entries(), rules[0])), Some((receives.entries(), rules[1])));
             let (from, to) = if shape == Shape::Apart {
                 let (from, number) = qp(&mut w, [ended, arrivals], &Managed { send, recv: None });
                 let (to, other) = qp(&mut w, [ended, arrivals], &Managed { send: None, recv });

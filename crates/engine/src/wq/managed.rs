@@ -19,7 +19,6 @@
 //! may name any count. Entry `n` begins when entry `n - depth` has completed. Counts in tasks are absolute, so each
 //! task says what is added to its count per turn of the circle (`step`).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
@@ -50,7 +49,7 @@ pub struct QueueRules {
 }
 
 /// A managed queue of a new queue pair: its memory, of [`array_bytes`], and its rules.
-pub type ManagedQueue = (Arc<dyn EntryArray>, QueueRules);
+pub type ManagedQueue = (EntryArray, QueueRules);
 
 /// The managed queues of a new queue pair.
 #[derive(Clone, Default)]
@@ -126,7 +125,7 @@ impl Credit {
 
 /// The entries of a managed queue.
 pub(crate) struct Entries {
-    array: Arc<dyn EntryArray>,
+    array: EntryArray,
     pub rules: QueueRules,
     /// The entries as they were posted.
     template: Box<[u64]>,
@@ -161,8 +160,8 @@ impl Entries {
         })
     }
 
-    pub fn array(&self) -> &dyn EntryArray {
-        &*self.array
+    pub fn array(&self) -> &EntryArray {
+        &self.array
     }
 
     /// Bytes of a request.
