@@ -1,5 +1,7 @@
 //! Memory regions and windows, and the one place where an access is checked against them (IBTA vol. 1, 10.6).
 
+mod recent;
+
 use std::cell::Cell;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -9,6 +11,8 @@ use verbs::{Access, CtxId, Errno, LKey, MrId, MwId, PdId, QpId, Qpn, RKey, Resul
 use wire::{Export, Span};
 
 use crate::slab::Slab;
+
+use recent::Recent;
 
 /// The address of spans that stand for the null region: reads give zeros, writes are discarded.
 pub(crate) const NULL_ADDR: u64 = u64::MAX;
@@ -124,44 +128,6 @@ const KEYS: usize = 16;
 #[inline(always)]
 pub(crate) const fn place(key: u32) -> usize {
     (key >> 8) as usize % RECENT
-}
-
-/// The checked attributes of a remembered region, ready for use.
-#[derive(Clone, Copy)]
-struct Recent {
-    /// The region's lkey; 0, which is no lkey, if no region is remembered here.
-    key: u32,
-    writable: bool,
-    guarded: bool,
-    pd: PdId,
-    iova: u64,
-    length: u64,
-    /// The difference from the region's own space to this process's.
-    shift: u64,
-}
-
-impl Recent {
-    const NONE: Recent = Recent {
-        key: 0,
-        writable: false,
-        guarded: true,
-        pd: PdId { index: u32::MAX, generation: 0 },
-        iova: 0,
-        length: 0,
-        shift: 0,
-    };
-
-    fn new(info: &MrInfo, backing: Backing) -> Recent {
-        Recent {
-            key: info.key,
-            writable: info.access.contains(Access::LOCAL_WRITE),
-            guarded: backing == Backing::Guarded,
-            pd: info.pd,
-            iova: info.iova,
-            length: info.length,
-            shift: info.addr.wrapping_sub(info.iova),
-        }
-    }
 }
 
 /// All regions and windows of a process.
@@ -307,9 +273,25 @@ impl Regions {
     fn recall(&self, pd: Option<PdId>, sge: &Sge, write: bool) -> std::result::Result<Span, LocalFault> {
         let mr = self.find_mr(sge.lkey.0).and_then(|id| self.mrs.get(id)).ok_or(LocalFault::Protection)?;
         if mr.backing != Backing::Null {
-            self.recent[place(sge.lkey.0)].set(Recent::new(&mr.info, mr.backing));
+            self.recent[place(sge.lkey.0)].set(Recent::new(mr));
         }
         mr.info.local(mr.backing, pd, sge, write)
+    }
+
+    /// What a request of this process to itself is checked against, and whether the region's memory may be gone. `None`
+    /// if no region has the key, or if it has no memory.
+    #[inline(always)]
+    pub fn shown(&self, rkey: RKey) -> Option<(Export, bool)> {
+        let mut recent = self.recent[place(rkey.0)].get();
+        if recent.key != rkey.0 {
+            cold_path();
+            let mr = self.mrs.get(self.find_mr(rkey.0)?).filter(|mr| mr.backing != Backing::Null)?;
+            recent = Recent::new(mr);
+            self.recent[place(rkey.0)].set(recent);
+        }
+        let Recent { key, ctx, pd, access, iova, length, shift, guarded, .. } = recent;
+        let addr = iova.wrapping_add(shift);
+        Some((Export::Region { key, through: None, ctx, pd, access, addr, length, iova }, guarded))
     }
 
     /// The pieces of memory behind bytes `offset .. offset + len` of a scatter/gather list, appended to `out`.

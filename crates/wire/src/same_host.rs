@@ -168,6 +168,7 @@ pub struct OneSided<'a> {
 /// Checks a request against what the peer shows of its queue pair and of its region, as the peer itself would (IBTA
 /// vol. 1, 9.7.4.1.5, 10.6.3.2). Gives the address in the peer, and the connection's epoch. `None`: not plainly
 /// allowed.
+#[inline(always)] // what was just made of both is not written to memory
 pub fn check_one_sided(qp: Export, region: Export, request: &OneSided<'_>) -> Option<(u64, u64)> {
     let Export::Qp { qpn, service, peer, ctx, pd, access: may, mtu, epoch } = qp else { return None };
     let Export::Region { key, through, ctx: owner, pd: of, access, addr, length, iova } = region else { return None };

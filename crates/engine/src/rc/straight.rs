@@ -103,7 +103,9 @@ impl<P: Env> Engine<P> {
             after: 0,
             queued: qp.queues(number),
         };
-        let Some(done) = self.execute_piece(qp, link, &piece) else { return Step::Ordinary };
+        let here = link == LinkId::LOOPBACK && qp.cross_channel;
+        let done = if here { self.execute_here(qp, &piece) } else { self.execute_piece(qp, link, &piece) };
+        let Some(done) = done else { return Step::Ordinary };
         qp.sq.advance();
         (qp.same_host.peer_epoch, qp.same_host.reached) = (Some(done.epoch), true);
         qp.unreliable.lossy = false;

@@ -152,8 +152,16 @@ impl<P: Env> Engine<P> {
     /// Executes a piece of a request; its local memory is `self.bytes` and then `self.spans`.
     #[inline]
     pub(crate) fn execute_piece(&mut self, qp: &Qp, link: LinkId, piece: &Piece) -> Option<OneSidedDone> {
+        if link == LinkId::LOOPBACK && qp.cross_channel {
+            return self.execute_here(qp, piece);
+        }
+        self.env.one_sided(link, &Self::request_of(qp, piece, Payload { prefix: &self.bytes, spans: &self.spans }))
+    }
+
+    #[inline(always)]
+    fn request_of<'a>(qp: &Qp, piece: &Piece, local: Payload<'a>) -> OneSided<'a> {
         let &Piece { op, addr, rkey, before, len, after, queued } = piece;
-        let request = OneSided {
+        OneSided {
             service: qp.init.qp_type,
             src: qp.qpn,
             dst: verbs::Qpn::new(qp.attr.dest_qp_num),
@@ -166,22 +174,26 @@ impl<P: Env> Engine<P> {
             after,
             mtu: qp.mtu,
             queues: queued,
-            local: Payload { prefix: &self.bytes, spans: &self.spans },
-        };
-        if link != LinkId::LOOPBACK || !qp.cross_channel {
-            return self.env.one_sided(link, &request);
+            local,
         }
-        // The replicas of a chain in one process: what peers would be shown is looked up in the tables themselves.
-        let target = self.qpns.find(request.dst)?;
-        let target = if target == qp.id { qp } else { self.qps.get(target)? };
-        let shown = Self::shown(target, target.same_host.exported?);
-        let mr = self.mem.mrs.get(self.mem.find_mr(rkey.0)?).filter(|mr| mr.backing != Backing::Null)?;
-        let (addr, epoch) = check_one_sided(shown, region(mr.ctx, &mr.info), &request)?;
-        let theirs = Span { addr, len, guarded: mr.backing == Backing::Guarded };
+    }
+
+    /// A piece of a request of a cross-channel queue pair to this process: the replicas of a chain in one process. What
+    /// peers would be shown is looked up in the tables themselves.
+    // Inlined, so that what is shown and what is asked for stay in registers.
+    #[inline(always)]
+    pub(crate) fn execute_here(&mut self, qp: &Qp, piece: &Piece) -> Option<OneSidedDone> {
         if !self.bytes.is_empty() {
             return None;
         }
-        self.env.one_sided_here(op, &self.spans, theirs).map(|before| OneSidedDone { epoch, before })
+        let request = Self::request_of(qp, piece, Payload::default());
+        let target = self.qpns.find(request.dst)?;
+        let target = if target == qp.id { qp } else { self.qps.get(target)? };
+        let shown = Self::shown(target, target.same_host.exported?);
+        let (region, guarded) = self.mem.shown(piece.rkey)?;
+        let (addr, epoch) = check_one_sided(shown, region, &request)?;
+        let theirs = Span { addr, len: piece.len, guarded };
+        self.env.one_sided_here(piece.op, &self.spans, theirs).map(|before| OneSidedDone { epoch, before })
     }
 
     /// True if a request should wait until it can be executed here: the peer's region is in shared memory, and the
@@ -228,6 +240,7 @@ impl<P: Env> Engine<P> {
     }
 
     /// What peers see of a queue pair.
+    #[inline(always)]
     fn shown(qp: &Qp, epoch: u64) -> Export {
         let mut access = qp.attr.access & (Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC);
         if !qp.unreliable.backlog.is_empty() {
