@@ -7,7 +7,7 @@ use wire::{Env, Nanos};
 
 use crate::Engine;
 use crate::qp::Qp;
-use crate::wq::cq::Completions;
+use crate::wq::cq::{Completions, Notice};
 use crate::wq::inflight::Inflight;
 use crate::wq::managed::{Base, Managed, Waiting};
 use crate::wq::sq::SendQueue;
@@ -216,7 +216,9 @@ impl<P: Env> Engine<P> {
         if found.count() >= count {
             return Met::Yes;
         }
-        found.waiters.retain(|(id, _)| *id != qp.id);
+        if !found.waiters.is_empty() {
+            found.waiters.retain(|(id, _)| *id != qp.id);
+        }
         found.waiters.push((qp.id, count));
         qp.sq.wait(Waiting { cq, count });
         Met::No
@@ -238,12 +240,16 @@ impl<P: Env> Engine<P> {
     /// Puts queue pairs whose WAIT is met on the list of those with something to do.
     #[cold]
     pub(crate) fn wake_due(&mut self) {
+        // The notice was for a caller that had to call `run`.
+        self.done.notices.pop_if(|notice| *notice == Notice::Met);
         // In the order in which they began to wait: a queue that waits for another one comes behind it.
-        let mut due = std::mem::take(&mut self.done.due);
-        due.drain(..).for_each(|id| self.wake(id, |qp| _ = qp.sq.end_wait()));
-        self.done.due = due;
+        for at in 0..self.done.due.len() {
+            self.wake(self.done.due[at], |qp| _ = qp.sq.end_wait());
+        }
+        self.done.due.clear();
     }
 
+    #[inline]
     fn wake(&mut self, id: QpId, change: impl FnOnce(&mut Qp)) {
         let Some(qp) = self.qps.get_mut(id) else { return };
         change(qp);

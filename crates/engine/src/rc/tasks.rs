@@ -82,16 +82,21 @@ impl<P: Env> Engine<P> {
     }
 
     /// True if one more entry is within the budget. Otherwise the queue rests.
-    #[inline]
+    #[inline(always)]
     pub(super) fn may_begin(&mut self, qp: &mut Qp, now: Nanos) -> bool {
         self.tasks += 1;
         let many = qp.sq.begin() > IN_A_ROW && !self.done.credit.use_up();
         if many || self.tasks > IN_A_HOLD {
-            let rest = REST << qp.sq.rest().min(LONGEST_REST);
-            self.resting.push(Reverse((now.saturating_add(rest), qp.id.index, qp.id.generation)));
+            self.rest(qp, now);
             return false;
         }
         true
+    }
+
+    #[cold]
+    fn rest(&mut self, qp: &mut Qp, now: Nanos) {
+        let rest = REST << qp.sq.rest().min(LONGEST_REST);
+        self.resting.push(Reverse((now.saturating_add(rest), qp.id.index, qp.id.generation)));
     }
 
     /// Looks after a while for a response that the queue pair waits for: a quiet one wakes no process.

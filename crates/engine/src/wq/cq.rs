@@ -152,17 +152,23 @@ impl Cq {
     /// Puts the send queues whose count has come on the list of those that go on.
     #[inline(always)]
     fn meet(&mut self, due: &mut Vec<QpId>, notices: &mut Vec<Notice>) {
-        if self.waiters.is_empty() {
-            return;
-        }
-        // One notice is enough for all that are due: the call that takes it lets all of them go on.
         let (count, before) = (self.count(), due.len());
-        self.waiters.retain(|&(qp, wanted)| {
-            if wanted <= count {
+        match self.waiters[..] {
+            [] => return,
+            // Mostly one queue waits.
+            [(_, wanted)] if wanted > count => return,
+            [(qp, _)] => {
+                self.waiters.clear();
                 due.push(qp);
             }
-            wanted > count
-        });
+            _ => self.waiters.retain(|&(qp, wanted)| {
+                if wanted <= count {
+                    due.push(qp);
+                }
+                wanted > count
+            }),
+        }
+        // One notice is enough for all that are due: the call that takes it lets all of them go on.
         if before == 0 && !due.is_empty() {
             notices.push(Notice::Met);
         }

@@ -194,9 +194,9 @@ impl Entries {
         if self.stride == WORDS {
             let at = (number & self.mask) as usize;
             let words = self.array.words().as_chunks().0.get(at)?;
-            let (chunk, changed) = self.compare(words, self.template.as_chunks().0.get(at)?, 0);
-            let (posted, now) = (*self.template.get(at * WORDS)? as u8, chunk[0] as u8);
-            return (changed == 0 && self.may_be(posted, now)).then_some(chunk);
+            let template = self.template.as_chunks().0.get(at)?;
+            let (chunk, changed) = self.compare(words, template, 0);
+            return (changed == 0 && self.may_be(template[0] as u8, chunk[0] as u8)).then_some(chunk);
         }
         let mut first = None;
         self.check(number, |chunk| _ = first.get_or_insert(*chunk)).is_none().then_some(())?;
@@ -233,23 +233,25 @@ impl Entries {
     #[inline(always)]
     fn check(&self, number: u64, mut take: impl FnMut(&[u64; WORDS])) -> Option<&'static str> {
         const NONE: Option<&str> = Some("the queue has no such entry");
-        let range = self.base(number)..self.base(number) + self.stride;
-        let (Some(words), Some(template)) = (self.array.words().get(range.clone()), self.template.get(range)) else {
+        let chunks = self.stride / WORDS;
+        let at = (number & self.mask) as usize * chunks;
+        let words = self.array.words().as_chunks().0.get(at..at + chunks);
+        let (Some([words, more @ ..]), Some([template, others @ ..])) =
+            (words, self.template.as_chunks().0.get(at..at + chunks))
+        else {
             return NONE;
         };
-        let (mut patched, mut posted, mut now) = (0, None, 0);
-        for (words, template) in words.as_chunks().0.iter().zip(template.as_chunks().0) {
-            let (chunk, changed) = self.compare(words, template, usize::from(posted.is_some()));
+        let (chunk, mut patched) = self.compare(words, template, 0);
+        let (posted, now) = (template[0] as u8, chunk[0] as u8);
+        take(&chunk);
+        for (words, template) in more.iter().zip(others) {
+            let (chunk, changed) = self.compare(words, template, 1);
             patched |= changed;
-            if posted.is_none() {
-                (posted, now) = (Some(template[0] as u8), chunk[0] as u8);
-            }
             take(&chunk);
         }
         if patched != 0 {
             return Some("the entry was patched in bytes that its queue does not allow to be patched");
         }
-        let Some(posted) = posted else { return NONE };
         (!self.may_be(posted, now)).then_some("the entry was patched to an operation that its queue does not allow")
     }
 
