@@ -153,6 +153,9 @@ pub struct Engine<P: Env> {
     /// Entries of managed queues that ran straight.
     #[cfg(test)]
     ran_straight: u64,
+    /// Messages that managed receives have taken straight.
+    #[cfg(test)]
+    came_straight: u64,
     /// Bytes copied directly since the last reset, mostly by [`Engine::run`].
     moved: u64,
     /// Bytes sent by the queue pair that runs now.
@@ -226,6 +229,8 @@ impl<P: Env> Engine<P> {
             executed_at_post: [0; 2],
             #[cfg(test)]
             ran_straight: 0,
+            #[cfg(test)]
+            came_straight: 0,
             moved: 0,
             turn: 0,
             tasks: 0,

@@ -61,7 +61,7 @@ impl<P: Env> Engine<P> {
     // A function of its own, so that the fast path pays nothing for it.
     #[inline(never)]
     fn receive_slow(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) {
-        if is_for_one_host(packet) && !self.env.is_same_host(link) {
+        if self.receive_straight(id, link, packet, rx, now) || is_for_one_host(packet) && !self.env.is_same_host(link) {
             return;
         }
         let Some(mut qp) = self.checkout_qp(id) else { return };

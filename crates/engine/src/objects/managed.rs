@@ -243,10 +243,9 @@ impl<P: Env> Engine<P> {
         // The notice was for a caller that had to call `run`.
         self.done.notices.pop_if(|notice| *notice == Notice::Met);
         // In the order in which they began to wait: a queue that waits for another one comes behind it.
-        for at in 0..self.done.due.len() {
-            self.wake(self.done.due[at], |qp| _ = qp.sq.end_wait());
-        }
-        self.done.due.clear();
+        let mut due = std::mem::take(&mut self.done.due);
+        due.drain(..).for_each(|id| self.wake(id, |qp| _ = qp.sq.end_wait()));
+        self.done.due = due;
     }
 
     #[inline]

@@ -73,7 +73,7 @@ impl<P> Poller<P> for () {}
 impl<P: Env> Engine<P> {
     /// Leaves the rest to the slow path, with the queue pair out of its table.
     #[cold]
-    fn finish(&mut self, id: QpId, now: Nanos, act: impl FnOnce(&mut Self, &mut Qp, Nanos)) {
+    pub(super) fn finish(&mut self, id: QpId, now: Nanos, act: impl FnOnce(&mut Self, &mut Qp, Nanos)) {
         let Some(mut qp) = self.checkout_qp(id) else { return };
         act(self, &mut qp, now);
         self.schedule(&mut qp);

@@ -16,7 +16,7 @@ use crate::rc::state::{Into, Response, WriteProgress};
 use crate::region::{LocalFault, NULL_ADDR, RemoteFault};
 
 /// Responses that may be owed. Requests of a peer that does not take them are not heard any further.
-const MOST_OWED: usize = 1024;
+pub(super) const MOST_OWED: usize = 1024;
 
 /// 9.9.3: an operation for which the queue pair is not set up (`qp_access_flags` of `ibv_modify_qp(3)`) is an
 /// unsupported OpCode. As such it is an invalid request, whatever the region permits, and also where there are no bytes

@@ -9,15 +9,17 @@
 //!
 //! No program can tell one way from the other: `tests::managed_straight` runs programs of entries both ways.
 
-use verbs::{Completion, Opcode, QpState, Qpn, SendFlags, WcOpcode, WcStatus};
-use wire::{Env, LinkId, Nanos, OneSidedOp, Span};
+use verbs::{Completion, Opcode, QpId, QpState, QpType, Qpn, SendFlags, Sge, WcFlags, WcOpcode, WcStatus};
+use wire::{Env, LinkId, Nanos, OneSidedOp, Packet, PacketOp, Span, packet_flags as flag};
 
 use crate::Engine;
 use crate::objects::managed::Met;
 use crate::qp::Qp;
-use crate::region::NULL_ADDR;
+use crate::rc::responder::MOST_OWED;
+use crate::region::{NULL_ADDR, Regions};
 use crate::same_host::deliver::AS_TASKS;
 use crate::same_host::one_sided::Piece;
+use crate::wq::cq::{Completions, Frees};
 use crate::wq::sq::Head;
 
 /// What became of the entry at the head.
@@ -86,14 +88,17 @@ impl<P: Env> Engine<P> {
             return Step::Ordinary;
         }
         // Where the WRITE before was not executed from here, this one is hardly: it is not to be tried in both ways.
-        if !qp.same_host.proven || !qp.same_host.reached || !self.straight_span(qp, head) {
+        if !qp.same_host.proven || !qp.same_host.reached {
             return Step::Ordinary;
         }
+        let Some(span) = self.straight_span(qp, &sge) else { return Step::Ordinary };
         if !self.may_begin(qp, now) {
             return Step::Over;
         }
         let number = qp.sq.fetched;
         self.bytes.clear();
+        self.spans.clear();
+        self.spans.push(span);
         let piece = Piece {
             op: OneSidedOp::Write,
             addr: head.remote_addr(),
@@ -116,31 +121,30 @@ impl<P: Env> Engine<P> {
         Step::Done
     }
 
-    /// Puts the memory of an entry into `self.spans`. False if the entry takes the ordinary way.
+    /// The memory of an entry. `None` if the entry takes the ordinary way.
     #[inline(always)]
-    fn straight_span(&mut self, qp: &Qp, head: &Head) -> bool {
-        let Some(Ok(span)) = head.only_sge().map(|sge| self.mem.local_here(qp.init.pd, &sge, false)) else {
-            return false;
-        };
-        self.spans.clear();
-        self.spans.push(span);
-        !span.guarded && span.addr != NULL_ADDR
+    fn straight_span(&self, qp: &Qp, sge: &Sge) -> Option<Span> {
+        let span = self.mem.local_here(qp.init.pd, sge, false).ok()?;
+        (!span.guarded && span.addr != NULL_ADDR).then_some(span)
     }
 
     /// A SEND to a managed receive of this process: see [`Engine::deliver_here`].
     #[inline(always)] // the only call
     fn straight_send(&mut self, qp: &mut Qp, head: &Head, now: Nanos) -> Step {
         let Some(sge) = head.only_sge().filter(|sge| sge.length <= qp.mtu) else { return Step::Ordinary };
-        if qp.link != Some(LinkId::LOOPBACK) || !qp.same_host.proven || !self.straight_span(qp, head) {
+        if qp.link != Some(LinkId::LOOPBACK) || !qp.same_host.proven {
             return Step::Ordinary;
         }
+        let Some(span) = self.straight_span(qp, &sge) else { return Step::Ordinary };
         let Some(id) = self.qpns.find(Qpn::new(qp.attr.dest_qp_num)).filter(|id| *id != qp.id) else {
             return Step::Ordinary;
         };
         let Some(mut peer) = self.checkout_qp(id) else { return Step::Ordinary };
-        let step = if self.expects(&peer, qp, sge.length) && self.straight_receive(&mut peer, sge.length) {
+        let step = if self.expects(&peer, qp, sge.length)
+            && next_receive(&self.mem, &mut self.remote_spans, &mut peer, sge.length)
+        {
             if self.may_begin(qp, now) {
-                self.straight_place(&mut peer, qp, head, sge.length, now);
+                self.straight_place(&mut peer, qp, head, span, now);
                 Step::Done
             } else {
                 Step::Over
@@ -158,63 +162,85 @@ impl<P: Env> Engine<P> {
         step
     }
 
-    /// Puts the memory of the next receive, as much of it as a message of `len` bytes takes, into `self.remote_spans`.
-    /// False if the message takes the ordinary way.
-    #[inline(always)]
-    fn straight_receive(&mut self, peer: &mut Qp, len: u32) -> bool {
-        let pd = peer.init.pd;
-        if peer.same_host.kept.is_some() {
-            return false;
-        }
-        let Some(managed) = peer.rq.managed.as_mut().filter(|managed| managed.taken < managed.enabled) else {
-            return false;
-        };
-        self.remote_spans.clear();
-        let (mem, spans, mut left) = (&self.mem, &mut self.remote_spans, len);
-        let sound = managed.peek(|sge| {
-            let take = sge.length.min(left);
-            left -= take;
-            if take == 0 {
-                return true;
-            }
-            let Ok(span) = mem.local_here(pd, &sge, true) else { return false };
-            spans.push(Span { len: take, ..span });
-            !span.guarded && span.addr != NULL_ADDR
-        });
-        sound && left == 0
-    }
-
     /// Copies the message, and completes its receive.
     #[inline(always)]
-    fn straight_place(&mut self, peer: &mut Qp, qp: &Qp, head: &Head, len: u32, now: Nanos) {
-        // The receive may lie in the memory that is sent: the message is taken as it was.
-        let mut message = std::mem::take(&mut self.held);
-        message.clear();
-        message.resize(len as usize, 0);
-        // Memory that is not guarded is there.
-        let _ = self.load_spans(&mut message);
-        std::mem::swap(&mut self.spans, &mut self.remote_spans);
-        let _ = self.store_spans(&message);
-        self.held = message;
+    fn straight_place(&mut self, peer: &mut Qp, qp: &Qp, head: &Head, from: Span, now: Nanos) {
+        let len = from.len;
+        // The receive may lie in the memory that is sent: the message is taken as it was. Memory that is not guarded is
+        // there.
+        if self.held.len() < len as usize {
+            self.held.resize(len as usize, 0);
+        }
+        let mut rest = self.held.get_mut(..len as usize).unwrap_or_default();
+        let _ = self.env.load(from.addr, false, rest);
+        for span in &self.remote_spans {
+            let Some(part) = rest.split_off_mut(..span.len as usize) else { break };
+            let _ = self.env.store(span.addr, false, part);
+        }
         self.moved += u64::from(len);
         self.tasks += AS_TASKS;
         self.served += 1;
         self.established(peer);
-        peer.unreliable.fed_at = Some(now);
-        peer.rc.msn = peer.rc.msn.wrapping_add(1) & 0xff_ffff;
-        let Some(wr_id) = peer.rq.managed.as_mut().map(|managed| managed.take_peeked()) else { return };
-        let wc = Completion {
-            wr_id,
-            status: WcStatus::Success,
-            opcode: WcOpcode::Recv,
-            byte_len: len,
-            imm_or_rkey: head.imm(),
-            qp_num: peer.qpn,
-            src_qp: qp.qpn,
-            sl: peer.attr.ah.sl,
-            ..Default::default()
-        };
-        self.push_recv(peer, None, wc, head.flags().contains(SendFlags::SOLICITED), now);
+        let solicited = head.flags().contains(SendFlags::SOLICITED);
+        let arrival = Arrival { len, imm: head.imm(), src: qp.qpn, flags: WcFlags::empty(), solicited };
+        if !arrive(&mut self.done, peer, arrival, now) {
+            self.overrun(peer, now);
+        }
+    }
+
+    /// Takes a message in that is whole in its packet, for a managed receive. False if the message takes the ordinary
+    /// way ([`Engine::request`]): then nothing has happened. Of the queue pair nothing changes that a gate depends on.
+    #[inline(always)] // the only call
+    pub(crate) fn receive_straight(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) -> bool {
+        let has_fast_path = self.has_fast_path;
+        let Some(qp) = self.qps.fast(id).filter(|qp| has_fast_path && qp.rq.managed.is_some()) else { return false };
+        let whole = packet.flags & !(flag::SOLICITED | flag::IMM | flag::ACK_REQ) == flag::FIRST | flag::LAST;
+        let fits = packet.op == PacketOp::Send
+            && whole
+            && packet.psn == qp.rc.epsn
+            && packet.len <= qp.mtu
+            && packet.mtu == 0
+            && packet.src.get() == qp.attr.dest_qp_num
+            && self.env.rx_len(rx) == packet.len;
+        let ready = qp.from == Some(link)
+            && qp.init.qp_type == QpType::Rc
+            && (qp.state == QpState::Rts || qp.state == QpState::Rtr && qp.rc.comm_est)
+            && qp.rc.responses.len() < MOST_OWED
+            && qp.recv.is_none()
+            && qp.rc.write.is_none()
+            && qp.unlisted == 0
+            && !qp.parked;
+        if !fits || !ready || !next_receive(&self.mem, &mut self.remote_spans, qp, packet.len) {
+            return false;
+        }
+        if self.env.rx_scatter(rx, 0, &self.remote_spans).is_err() {
+            return false;
+        }
+        #[cfg(test)]
+        {
+            self.came_straight += 1;
+        }
+        // Queues that wait for the message take it up, not the program, which may sleep.
+        self.served += 1;
+        (qp.rc.epsn, qp.rc.nak_sent) = (packet.psn.plus(1), false);
+        let mut flags = WcFlags::empty();
+        flags.set(WcFlags::WITH_IMM, packet.has(flag::IMM));
+        let solicited = packet.has(flag::SOLICITED);
+        let arrival = Arrival { len: packet.len, imm: packet.imm, src: packet.src, flags, solicited };
+        let lost = !arrive(&mut self.done, qp, arrival, now);
+        let (msn, quiet) = (qp.rc.msn, !packet.has(flag::ACK_REQ));
+        if lost {
+            self.finish(id, now, |engine, qp, now| {
+                engine.overrun(qp, now);
+                Self::owe_ack(qp, packet.psn, msn, quiet);
+            });
+            return true;
+        }
+        Self::owe_ack(qp, packet.psn, msn, quiet);
+        if !std::mem::replace(&mut qp.queued, true) {
+            self.ready.push_back(id);
+        }
+        true
     }
 
     /// Completes an entry that was executed.
@@ -230,4 +256,52 @@ impl<P: Env> Engine<P> {
             self.push_send(qp, number, head.wr_id(), opcode, WcStatus::Success, 0, now);
         }
     }
+}
+
+/// A message that has come to a managed receive.
+struct Arrival {
+    len: u32,
+    imm: u32,
+    src: Qpn,
+    flags: WcFlags,
+    solicited: bool,
+}
+
+/// Puts the memory of the next receive, as much of it as a message of `len` bytes takes, into `spans`. False if the
+/// message takes the ordinary way.
+#[inline(always)]
+fn next_receive(mem: &Regions, spans: &mut Vec<Span>, peer: &mut Qp, len: u32) -> bool {
+    if peer.same_host.kept.is_some() {
+        return false;
+    }
+    let managed = peer.rq.managed.as_mut().filter(|managed| managed.taken < managed.enabled);
+    managed.is_some_and(|managed| managed.peek(mem, peer.init.pd, len, spans))
+}
+
+/// Takes the receive that was looked at last, and completes it, in the place of the completion. False if the completion
+/// is lost.
+#[inline(always)]
+fn arrive(done: &mut Completions, peer: &mut Qp, arrival: Arrival, now: Nanos) -> bool {
+    peer.unreliable.fed_at = Some(now);
+    peer.rc.msn = peer.rc.msn.wrapping_add(1) & 0xff_ffff;
+    let Some(wr_id) = peer.rq.managed.as_mut().map(|managed| managed.take_peeked()) else { return true };
+    let Some(cq) = peer.init.recv_cq else { return true };
+    let Arrival { len, imm, src, flags, solicited } = arrival;
+    peer.counts.received_bytes(1, len.into());
+    peer.rq.held = peer.rq.held.saturating_sub(1);
+    done.push_with(cq, solicited, now, |cqe| {
+        cqe.wc = Completion {
+            wr_id,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Recv,
+            byte_len: len,
+            imm_or_rkey: imm,
+            qp_num: peer.qpn,
+            src_qp: src,
+            flags,
+            sl: peer.attr.ah.sl,
+            ..Default::default()
+        };
+        (cqe.qp, cqe.frees) = (peer.id, Frees::Nothing);
+    })
 }

@@ -22,8 +22,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use smallvec::SmallVec;
-use verbs::{CqId, Errno, LKey, Opcode, RecvWr, Result, Sge};
-use wire::EntryArray;
+use verbs::{CqId, Errno, LKey, Opcode, PdId, RecvWr, Result, Sge};
+use wire::{EntryArray, Span};
+
+use crate::region::{NULL_ADDR, Regions};
 
 /// Bytes of the first entry of a request, and of each following one.
 const ENTRY: usize = 64;
@@ -35,6 +37,9 @@ const RECV: u64 = 0x84;
 
 /// The words of a request, copied.
 pub(crate) type Words = SmallVec<[u64; 4 * WORDS]>;
+
+/// A request as it is in the array, and as it was posted.
+type Request<'a> = (&'a [[AtomicU64; WORDS]], &'a [[u64; WORDS]]);
 
 /// What a managed queue executes of what was written over its entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -229,17 +234,20 @@ impl Entries {
         self.check(number, |_| ())
     }
 
+    /// A request as it is in the array, and as it was posted, 64 bytes at a time.
+    #[inline(always)]
+    fn request(&self, number: u64) -> Option<Request<'_>> {
+        let chunks = self.stride / WORDS;
+        let at = (number & self.mask) as usize * chunks;
+        let words = self.array.words().as_chunks().0.get(at..at + chunks)?;
+        Some((words, self.template.as_chunks().0.get(at..at + chunks)?))
+    }
+
     /// Copies a request, 64 bytes at a time, for `take`; the rule that the copy breaks.
     #[inline(always)]
     fn check(&self, number: u64, mut take: impl FnMut(&[u64; WORDS])) -> Option<&'static str> {
-        const NONE: Option<&str> = Some("the queue has no such entry");
-        let chunks = self.stride / WORDS;
-        let at = (number & self.mask) as usize * chunks;
-        let words = self.array.words().as_chunks().0.get(at..at + chunks);
-        let (Some([words, more @ ..]), Some([template, others @ ..])) =
-            (words, self.template.as_chunks().0.get(at..at + chunks))
-        else {
-            return NONE;
+        let Some(([words, more @ ..], [template, others @ ..])) = self.request(number) else {
+            return Some("the queue has no such entry");
         };
         let (chunk, mut patched) = self.compare(words, template, 0);
         let (posted, now) = (template[0] as u8, chunk[0] as u8);
@@ -353,25 +361,34 @@ impl ManagedRecv {
         (head.unwrap_or_default(), sges)
     }
 
-    /// Gives each member of the next receive's list to `take`, without taking the receive. False if the entry breaks a
-    /// rule, or `take` says so.
+    /// Puts the memory of the next receive, as much of it as a message of `len` bytes takes, into `spans`. The receive
+    /// is not taken. False if the entry breaks a rule, or if its list is no plain memory of that length.
     #[inline(always)]
-    pub fn peek(&mut self, mut take: impl FnMut(Sge) -> bool) -> bool {
-        let most = (self.entries.stride - LIST) / 2;
-        let (mut first, mut left, mut sound) = (true, 0, true);
-        let broken = self.entries.check(self.taken, |chunk| {
-            let mut list = &chunk[..];
-            if std::mem::take(&mut first) {
-                (self.peeked, left) = (chunk[1], (chunk[0] >> 16) as u16 as usize);
-                sound = left <= most;
-                list = &chunk[LIST..];
+    pub fn peek(&mut self, mem: &Regions, pd: Option<PdId>, len: u32, spans: &mut Vec<Span>) -> bool {
+        let Some(([words, more @ ..], [template, others @ ..])) = self.entries.request(self.taken) else {
+            return false;
+        };
+        let (chunk, mut patched) = self.entries.compare(words, template, 0);
+        let may_be = self.entries.may_be(template[0] as u8, chunk[0] as u8);
+        self.peeked = chunk[1];
+        let (count, mut left) = ((chunk[0] >> 16) as u16 as usize, len);
+        let mut sound = count <= (self.entries.stride - LIST) / 2;
+        spans.clear();
+        let mut to_come = count;
+        let [.., addr, second] = chunk;
+        if to_come > 0 {
+            to_come -= 1;
+            sound &= take(mem, pd, [addr, second], &mut left, spans);
+        }
+        for (words, template) in more.iter().zip(others) {
+            let (chunk, changed) = self.entries.compare(words, template, 1);
+            patched |= changed;
+            for &words in chunk.as_chunks().0.iter().take(to_come) {
+                sound &= take(mem, pd, words, &mut left, spans);
             }
-            for &[addr, second] in list.as_chunks::<2>().0.iter().take(left) {
-                sound = sound && take(Sge { addr, length: second as u32, lkey: LKey((second >> 32) as u32) });
-            }
-            left = left.saturating_sub(list.len() / 2);
-        });
-        broken.is_none() && sound
+            to_come = to_come.saturating_sub(ENTRY / 16);
+        }
+        patched == 0 && may_be && sound && left == 0
     }
 
     /// Takes the receive that was looked at last; its `wr_id`.
@@ -384,6 +401,21 @@ impl ManagedRecv {
     pub fn reuse(&mut self, list: SmallVec<[Sge; 2]>) {
         self.spare = list;
     }
+}
+
+/// Adds the memory of a member of a list to `spans`, as much of it as is left of a message. False if it is no plain
+/// memory.
+#[inline(always)]
+fn take(mem: &Regions, pd: Option<PdId>, [addr, second]: [u64; 2], left: &mut u32, spans: &mut Vec<Span>) -> bool {
+    let sge = Sge { addr, length: second as u32, lkey: LKey((second >> 32) as u32) };
+    let len = sge.length.min(*left);
+    *left -= len;
+    if len == 0 {
+        return true;
+    }
+    let Ok(span) = mem.local_here(pd, &sge, true) else { return false };
+    spans.push(Span { len, ..span });
+    !span.guarded && span.addr != NULL_ADDR
 }
 
 /// A word with all bits of the bytes for which `bits` has one.
