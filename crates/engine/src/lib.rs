@@ -153,9 +153,9 @@ pub struct Engine<P: Env> {
     /// Entries of managed queues that ran straight.
     #[cfg(test)]
     ran_straight: u64,
-    /// Messages that managed receives have taken straight.
+    /// Messages that managed receives have taken straight, and acknowledgements of managed sends.
     #[cfg(test)]
-    came_straight: u64,
+    came_straight: [u64; 2],
     /// Bytes copied directly since the last reset, mostly by [`Engine::run`].
     moved: u64,
     /// Bytes sent by the queue pair that runs now.
@@ -230,7 +230,7 @@ impl<P: Env> Engine<P> {
             #[cfg(test)]
             ran_straight: 0,
             #[cfg(test)]
-            came_straight: 0,
+            came_straight: [0; 2],
             moved: 0,
             turn: 0,
             tasks: 0,

@@ -61,7 +61,12 @@ impl<P: Env> Engine<P> {
     // A function of its own, so that the fast path pays nothing for it.
     #[inline(never)]
     fn receive_slow(&mut self, id: QpId, link: LinkId, packet: &Packet, rx: P::Rx, now: Nanos) {
-        if self.receive_straight(id, link, packet, rx, now) || is_for_one_host(packet) && !self.env.is_same_host(link) {
+        let straight = match packet.op {
+            PacketOp::Send => self.receive_straight(id, link, packet, rx, now),
+            PacketOp::Ack => self.acknowledged_straight(id, link, packet),
+            _ => false,
+        };
+        if straight || is_for_one_host(packet) && !self.env.is_same_host(link) {
             return;
         }
         let Some(mut qp) = self.checkout_qp(id) else { return };

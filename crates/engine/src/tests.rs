@@ -15,6 +15,7 @@ mod managed_hostile;
 mod managed_orders;
 mod managed_quiet;
 mod managed_straight;
+mod managed_wire;
 mod mock;
 mod mtu;
 mod one_sided;

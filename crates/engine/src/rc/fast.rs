@@ -22,7 +22,7 @@
 //! are computed from its own state, and hold until that state may change: see [`crate::qps::Qps`].
 
 mod ack;
-mod post;
+pub(super) mod post;
 mod rdma;
 mod receive;
 

@@ -207,7 +207,7 @@ impl<P: Env> Engine<P> {
     /// True if the acknowledgement of this request need not wake the process. Only the request's place in the circle
     /// waits for it, and the queue looks for that by itself (`Engine::look_again`). The timer of the queue pair looks
     /// for all else that has to do with the acknowledgement.
-    fn ends_quietly(qp: &Qp, e: &Inflight) -> bool {
+    pub(super) fn ends_quietly(qp: &Qp, e: &Inflight) -> bool {
         let timed = || timeout_nanos(qp.attr.timeout).is_some();
         e.opcode == Opcode::Send && !e.flags.contains(SendFlags::SIGNALED) && qp.sq.managed.is_some() && timed()
     }

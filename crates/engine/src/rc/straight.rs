@@ -10,11 +10,12 @@
 //! No program can tell one way from the other: `tests::managed_straight` runs programs of entries both ways.
 
 use verbs::{Completion, Opcode, QpId, QpState, QpType, Qpn, SendFlags, Sge, WcFlags, WcOpcode, WcStatus};
-use wire::{Env, LinkId, Nanos, OneSidedOp, Packet, PacketOp, Span, packet_flags as flag};
+use wire::{Env, LinkId, Nanos, OneSidedOp, Packet, PacketOp, Payload, SHORTEST, Span, packet_flags as flag};
 
 use crate::Engine;
 use crate::objects::managed::Met;
 use crate::qp::Qp;
+use crate::rc::fast::post::is_one_packet;
 use crate::rc::responder::MOST_OWED;
 use crate::region::{NULL_ADDR, Regions};
 use crate::same_host::deliver::AS_TASKS;
@@ -28,7 +29,7 @@ enum Step {
     Done,
     /// The queue waits or rests.
     Over,
-    /// Nothing happened: it takes the ordinary way.
+    /// It takes the ordinary way: nothing happened, or it is listed among the requests under way.
     Ordinary,
 }
 
@@ -132,10 +133,11 @@ impl<P: Env> Engine<P> {
     #[inline(always)] // the only call
     fn straight_send(&mut self, qp: &mut Qp, head: &Head, now: Nanos) -> Step {
         let Some(sge) = head.only_sge().filter(|sge| sge.length <= qp.mtu) else { return Step::Ordinary };
-        if qp.link != Some(LinkId::LOOPBACK) || !qp.same_host.proven {
-            return Step::Ordinary;
-        }
+        let (true, Some(link)) = (qp.same_host.proven, qp.link) else { return Step::Ordinary };
         let Some(span) = self.straight_span(qp, &sge) else { return Step::Ordinary };
+        if link != LinkId::LOOPBACK {
+            return self.straight_packet(qp, head, sge, span, link, now);
+        }
         let Some(id) = self.qpns.find(Qpn::new(qp.attr.dest_qp_num)).filter(|id| *id != qp.id) else {
             return Step::Ordinary;
         };
@@ -160,6 +162,90 @@ impl<P: Env> Engine<P> {
             self.straight_end(qp, head, number, WcOpcode::Send, sge.length, now);
         }
         step
+    }
+
+    /// A SEND to another process, in one packet. It is under way then, so that what follows takes the ordinary way.
+    #[inline(always)] // the only call
+    fn straight_packet(&mut self, qp: &mut Qp, head: &Head, sge: Sge, span: Span, link: LinkId, now: Nanos) -> Step {
+        if !is_one_packet(&self.env, link, qp, sge.length, false) || qp.inflight.is_full() {
+            return Step::Ordinary;
+        }
+        if !self.may_begin(qp, now) {
+            return Step::Over;
+        }
+        let (number, psn) = (qp.sq.fetched, qp.rc.next_psn);
+        let queued = qp.queues(number);
+        let Some(e) = qp.inflight.place() else { return Step::Ordinary };
+        head.list_send(number, sge, e);
+        (e.since, e.first_psn, e.queued) = (now, psn, queued);
+        qp.sq.advance();
+        qp.rc.next_psn = psn.plus(1);
+        let mut packet = Packet::new(PacketOp::Send, Qpn::new(qp.attr.dest_qp_num), qp.qpn, psn);
+        packet.flags = flag::FIRST | flag::LAST;
+        if !Self::ends_quietly(qp, &qp.inflight[0]) {
+            packet.flags |= flag::ACK_REQ;
+        }
+        if head.flags().contains(SendFlags::SOLICITED) {
+            packet.flags |= flag::SOLICITED;
+        }
+        (packet.imm, packet.len, packet.dma_len) = (head.imm(), sge.length, sge.length);
+        let payload = Payload { prefix: &[], spans: std::slice::from_ref(&span) };
+        if self.env.send(link, &packet, payload).is_err() {
+            return Step::Ordinary; // it has not been sent, and is tried again
+        }
+        #[cfg(test)]
+        {
+            self.ran_straight += 1;
+        }
+        (qp.unreliable.lossy, qp.unreliable.give_up_at) = (false, None);
+        qp.rc.sent_mark = self.env.sent_mark(link);
+        self.turn += u64::from(sge.length);
+        let e = &mut qp.inflight[0];
+        (e.sent, e.out) = (sge.length, true);
+        qp.cursor = 1;
+        Step::Ordinary
+    }
+
+    /// Takes an acknowledgement of the only request under way, if that is such a SEND. False if it takes the ordinary
+    /// way ([`Engine::response`]): then nothing has happened. Of the queue pair nothing changes that a gate depends on.
+    #[inline(always)] // the only call
+    pub(crate) fn acknowledged_straight(&mut self, id: QpId, link: LinkId, packet: &Packet) -> bool {
+        let has_fast_path = self.has_fast_path;
+        let Some(qp) = self.qps.fast(id).filter(|qp| has_fast_path && qp.sq.managed.is_some()) else { return false };
+        let fits = packet.syndrome >> 5 == 0
+            && packet.src.get() == qp.attr.dest_qp_num
+            && qp.from == Some(link)
+            && qp.init.qp_type == QpType::Rc
+            && qp.state == QpState::Rts
+            && (qp.inflight.len(), qp.cursor) == (1, 1)
+            && qp.rc.rnr_until.is_none()
+            && !qp.parked;
+        let Some(e) = qp.inflight.front().filter(|_| fits) else { return false };
+        let plain = e.opcode == Opcode::Send
+            && (e.first_psn, e.psns, e.out, e.done) == (packet.psn, 1, true, false)
+            && e.error.is_none()
+            && !e.by_ref
+            && e.len < SHORTEST
+            && !e.flags.contains(SendFlags::SIGNALED);
+        if !plain {
+            return false;
+        }
+        #[cfg(test)]
+        {
+            self.came_straight[1] += 1;
+        }
+        let (number, len) = (e.number, e.len);
+        qp.counts.sent(1, len.into());
+        qp.inflight.drop_front(1);
+        qp.cursor = 0;
+        qp.sq.completed(number);
+        qp.rc.unacked = packet.psn.plus(1);
+        qp.progressed();
+        if !qp.queued && qp.has_work() {
+            qp.queued = true;
+            self.ready.push_back(id);
+        }
+        true
     }
 
     /// Copies the message, and completes its receive.
@@ -218,7 +304,7 @@ impl<P: Env> Engine<P> {
         }
         #[cfg(test)]
         {
-            self.came_straight += 1;
+            self.came_straight[0] += 1;
         }
         // Queues that wait for the message take it up, not the program, which may sleep.
         self.served += 1;

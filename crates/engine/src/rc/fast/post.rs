@@ -25,7 +25,7 @@ enum Data<'a> {
 /// True if a message is one packet, and the wire takes its data in that packet only. (No segment is shorter than an
 /// MTU.)
 #[inline(always)]
-fn is_one_packet<P: Env>(env: &P, link: LinkId, qp: &Qp, len: u32, inline: bool) -> bool {
+pub(in crate::rc) fn is_one_packet<P: Env>(env: &P, link: LinkId, qp: &Qp, len: u32, inline: bool) -> bool {
     len <= SHORT
         || len <= qp.mtu
             && (inline || env.caps_for(link, len).single_copy.is_none_or(|copies| len <= copies.shared_above))

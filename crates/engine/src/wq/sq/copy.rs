@@ -9,6 +9,7 @@ use verbs::{
 use super::{HEAD, SendQueue, WORDS};
 use crate::wq::inflight::{Carrier, Inflight};
 use crate::wq::managed::Words;
+use crate::wq::rq::set_list;
 
 /// A NOP or a WAIT that was copied out of the array.
 pub(crate) struct TaskEntry {
@@ -79,6 +80,17 @@ impl Head {
         let [addr, second] = [self.0[HEAD / 8], self.0[HEAD / 8 + 1]];
         let sge = Sge { addr, length: second as u32, lkey: LKey((second >> 32) as u32) };
         ((self.0[0] >> 16) as u16 == 1).then_some(sge)
+    }
+
+    /// Makes `to` this entry, which is a SEND with a list of one member, and which is sent in one packet now.
+    #[inline(always)]
+    pub fn list_send(&self, number: u64, sge: Sge, to: &mut Inflight) {
+        set_list(&mut to.sges, &[sge]);
+        (to.number, to.wr_id, to.opcode, to.flags) = (number, self.wr_id(), Opcode::Send, self.flags());
+        (to.imm, to.srqn, to.body, to.inline_len) = (self.imm(), 0, SendBody::Plain, 0);
+        (to.len, to.psns, to.sent, to.received, to.executed) = (sge.length, 1, 0, 0, 0);
+        (to.one_sided, to.out, to.done, to.by_ref) = (false, false, false, false);
+        (to.carrier, to.error) = (Carrier::Mixed, None);
     }
 }
 
