@@ -12,7 +12,7 @@ use super::{Bench, Figure, Task, Way, What};
 pub enum Beside {
     /// As many bytes by verbs alone.
     Verbs,
-    /// As many bytes by verbs, and a copy of them.
+    /// As many bytes by verbs, and a copy of them by the peer.
     VerbsAndCopy,
     /// As many bytes by a TCP socket of the loopback interface.
     Tcp,

@@ -11,10 +11,11 @@ mod work;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::builder::ArgPredicate;
 use clap::{Args, ValueEnum};
+use rdma::SendOp;
 use serde::{Deserialize, Serialize};
 
 use super::answer::Job;
@@ -23,6 +24,7 @@ use super::end::End;
 use super::machine::Machine;
 use super::plan::Sizes;
 use super::stats::{Spread, ratio};
+use super::wait::poll_for;
 use super::{measure, pin};
 use crate::fixture::{DeviceOptions, text};
 use crate::link::{Link, Other, Role};
@@ -34,6 +36,11 @@ use work::{Figure, Near};
 const PAGE_ROUNDS: u32 = 5;
 /// Bytes of a message's header (crates/exs/src/protocol/wire.rs).
 const HEADER: usize = 32;
+/// Bytes of the WRITEs that the peer copies at a time: so many that neither their end nor a call counts, and no more
+/// than a message or the ring of a stream has.
+const HANDED_OVER: usize = 512 << 10;
+/// The least number of such times, of which the median is taken.
+const HANDED_OVER_TIMES: usize = 9;
 
 /// Options of the command.
 #[derive(Args)]
@@ -160,6 +167,8 @@ enum Order {
     Measure(Task),
     /// Answer verbs, until the end of those jobs.
     Verbs,
+    /// Copy so many bytes of what WRITEs have brought, and tell the time.
+    Copy(usize),
     /// End.
     End,
 }
@@ -207,12 +216,35 @@ impl Bench<'_> {
             let figure = self.figure(&Task { way: Way::Tcp, what, bytes })?;
             return Ok(("TCP".into(), figure.value));
         }
-        let (name, value) = self.verbs(&must.task)?.ok_or("nothing to compare with")?;
-        if must.beside == Beside::Verbs {
-            return Ok((name, value));
+        if must.beside == Beside::VerbsAndCopy {
+            return Ok(("WRITE, then the peer's copy".into(), self.write_and_copy(bytes)?));
         }
-        let copy = work::copies(bytes, self.budget)?;
-        Ok((format!("{name}, then a copy"), 1.0 / (1.0 / value + 1.0 / copy)))
+        self.verbs(&must.task)?.ok_or_else(|| "nothing to compare with".into())
+    }
+
+    /// Messages of this size by WRITE, each of which the peer copies, in megabytes a second.
+    ///
+    /// The peer has to make the copy. A WRITE to memory that no other processor reads, and a copy of bytes that no
+    /// other one has written, stay in the cache of one processor each. They take the same time wherever the other
+    /// processor is.
+    fn write_and_copy(&mut self, bytes: usize) -> Result<f64, String> {
+        let end = self.verbs.as_ref().ok_or("nothing to compare with")?;
+        let lane = end.lane(&Case::bandwidth(Transport::Rc, Operation::Write, bytes))?;
+        let count = (HANDED_OVER / bytes).max(1);
+        let (mut times, began) = (Vec::new(), Instant::now());
+        while times.len() < HANDED_OVER_TIMES || began.elapsed() < self.budget {
+            let start = Instant::now();
+            for place in work::sink(count * bytes).step_by(bytes) {
+                let op = SendOp::Write { addr: lane.peer.addr + place as u64, rkey: lane.peer.rkey };
+                end.post(lane, op, work::source(bytes).start, bytes, 1)?;
+            }
+            poll_for(&lane.sends, 0, count as u64)?;
+            let written = start.elapsed();
+            self.other.send(&Order::Copy(count * bytes))?;
+            times.push(written + self.other.receive::<Duration>()?);
+        }
+        times.sort_unstable();
+        Ok((count * bytes) as f64 / times[times.len() / 2].as_secs_f64() / 1e6)
     }
 
     /// As many bytes by verbs.

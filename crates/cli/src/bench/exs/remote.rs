@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
+use std::time::Instant;
 
 use exs::socket::{EventKind, Exs, Memory, Queue, Socket, WaitMode};
 
@@ -36,6 +37,11 @@ pub fn serve(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
             (Order::End, _) => return Ok(()),
             (Order::Verbs, Some(end)) => answer::serve(end, link)?,
             (Order::Verbs, None) => return Err("no queue pairs".into()),
+            (Order::Copy(bytes), _) => {
+                let (mr, start) = (memory.bytes(), Instant::now());
+                mr.copy_to(place(bytes).start, mr, source(bytes).start, bytes);
+                link.send(&start.elapsed())?;
+            }
             (Order::Measure(task), _) => {
                 match task.way {
                     Way::Tcp => tcp(&task, link)?,

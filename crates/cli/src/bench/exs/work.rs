@@ -8,8 +8,6 @@ use std::time::{Duration, Instant};
 
 use exs::protocol::{Kind, MAX_SMALL};
 use exs::socket::{Event, EventKind, Exs, Memory, Options, Queue, Socket, WaitMode};
-use limits::Buffer;
-use limits::copy::{Walk, memcpy};
 use quanta::Clock;
 use rdma::Mr;
 use rustix::time::{ClockId, clock_gettime};
@@ -248,19 +246,6 @@ fn ended(queue: &Queue, list: &mut Vec<Event>) -> Result<u64, String> {
         event.result.map_err(refused)?;
     }
     Ok(count)
-}
-
-/// The rate of copies of so many bytes in memory, in megabytes a second.
-pub fn copies(bytes: usize, budget: Duration) -> Result<f64, String> {
-    let (from, to) = (Buffer::new(bytes).map_err(text)?, Buffer::new(bytes).map_err(text)?);
-    let walk = Walk { span: bytes, size: bytes };
-    let copy = |count| memcpy(&from, &to, walk, 0, count);
-    copy(2);
-    let (mut count, mut time) = (0, Duration::ZERO);
-    while time < budget {
-        (count, time) = (count + 16, time + copy(16));
-    }
-    Ok(f64::from(count) * bytes as f64 / time.as_secs_f64() / 1e6)
 }
 
 pub fn refused(errno: impl std::fmt::Debug) -> String {
