@@ -50,6 +50,12 @@ fn page(results: &Results, plots: &[String], by_hand: &str) -> String {
             .into(),
     );
     lines.push(
+        "- The two ratios to bare chains: short slices of the two ways take turns, 2000 operations each, and the ratio is \
+         the\n  median of all pairs of slices in a round, then of the rounds. The process that spins is stopped \
+         meanwhile."
+            .into(),
+    );
+    lines.push(
         "- Busy processes compute, on the replicas' core. A pause is between operations, in microseconds.".into(),
     );
     lines.push(

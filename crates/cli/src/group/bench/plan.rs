@@ -8,7 +8,7 @@ use super::Options;
 use super::beside;
 use super::row::{Bound, Curve, Measured, Results, Row, Setting};
 use super::stand::{Folder, Servers, Stand, copies, nic};
-use super::work::{Effort, Work, measure};
+use super::work::{Effort, Work, by_turns, measure};
 use crate::bench::machine::Machine;
 use crate::bench::pin;
 use crate::fixture::{Fixture, text};
@@ -221,28 +221,30 @@ impl Run<'_> {
     fn ratios(&mut self) -> Result<(), String> {
         let place = PlaceOptions::default();
         let (mut one, mut each) = (Vec::new(), Vec::new());
+        let time = Duration::from_millis(self.options.time);
         for _ in 0..self.options.rounds {
             let servers = self.stand.server(REPLICAS, &place, false, None)?;
             let mut work = nic(&self.fixture, &servers, SIZE, 1)?;
-            let ours = measure(&mut work, self.effort(1))?;
-            drop((work, servers));
             let (mut bare, processes) = self.stand.bare(REPLICAS, SIZE, false)?;
-            let limit = measure(&mut bare, self.effort(1))?;
-            drop((bare, processes));
-            one.push(ours.microseconds.p50 / limit.microseconds.p50);
+            // The process that spins is on the server's core.
+            let before = |way| {
+                let signal = if way == 0 { Signal::STOP } else { Signal::CONT };
+                processes.iter().try_for_each(|it| it.signal(signal))
+            };
+            one.push(by_turns(&mut [&mut work, &mut bare], time, before)?.ratio);
+            drop((work, servers, bare, processes));
 
             let servers = self.stand.servers(REPLICAS, &place)?;
             let mut work = nic(&self.fixture, &servers, SIZE, 1)?;
-            let ours = measure(&mut work, self.effort(1))?;
+            let (mut bare, processes) = self.stand.bare(REPLICAS, SIZE, true)?;
+            let pairs = by_turns(&mut [&mut work, &mut bare], time, |_| Ok(()))?;
+            let [ours, limit] = pairs.ways;
             let setting = self.setting(Curve::NicEach, SIZE, REPLICAS, 1, &servers.place);
             self.keep(setting, ours);
-            drop((work, servers));
-            let (mut bare, processes) = self.stand.bare(REPLICAS, SIZE, true)?;
-            let limit = measure(&mut bare, self.effort(1))?;
             let setting = self.setting(Curve::BareEach, SIZE, REPLICAS, 1, &self.plain());
             self.keep(setting, limit);
-            drop((bare, processes));
-            each.push(ours.microseconds.p50 / limit.microseconds.p50);
+            drop((work, servers, bare, processes));
+            each.push(pairs.ratio);
         }
         self.bounds.push(bound("p50, one server of 3 / a bare chain in one process that spins", 10.0, one));
         self.bounds.push(bound("p50, 3 servers / a bare chain of 3 eventfds", 1.5, each));

@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use group::{Client, Error, Operation};
+use hdrhistogram::Histogram;
 use limits::{Buffer, Shared, chain};
 use rdma::{Cq, Data, Mr, Qp, SendOp, SendWr, Status, Wc};
 
 use super::row::Measured;
+use crate::bench::stats::Spread;
 use crate::fixture::{PATIENCE, text};
 use crate::group::client::{Times, histogram};
 
@@ -39,12 +41,76 @@ pub struct Effort {
 /// Do operations until the time is over.
 pub fn measure(work: &mut dyn Work, effort: Effort) -> Result<Measured, String> {
     let warm = Effort { time: effort.time / 10, least: 1, ..effort };
-    turns(work, warm)?;
-    turns(work, effort)
+    let (mut sum, mut took) = (Sum::new()?, histogram()?);
+    turns(work, warm, &mut took)?;
+    sum.take(work, effort, &mut took)?;
+    Ok(sum.measured())
 }
 
-fn turns(work: &mut dyn Work, effort: Effort) -> Result<Measured, String> {
-    let mut took = histogram()?;
+/// Operations of a slice that are measured, and those before them, which are not.
+const SLICE: u64 = 2000;
+const WARM: u64 = 200;
+/// The fewest pairs of slices.
+const PAIRS: usize = 5;
+
+/// The figures of two ways, and the ratio of their medians.
+pub struct Pairs {
+    pub ways: [Measured; 2],
+    pub ratio: f64,
+}
+
+/// Measure two ways by turns, in slices of as many operations: the machine's speed changes by half from one tenth of a
+/// second to the next, so both slices of a pair are to see the same. The ratio is the median of all pairs' ratios.
+/// `before` is called with the number of a way before each of its slices; `time` is for each way.
+pub fn by_turns(
+    ways: &mut [&mut dyn Work; 2],
+    time: Duration,
+    mut before: impl FnMut(usize) -> Result<(), String>,
+) -> Result<Pairs, String> {
+    let (mut sums, mut took) = ([Sum::new()?, Sum::new()?], histogram()?);
+    let some = |least| Effort { window: 1, pause: Duration::ZERO, time: Duration::ZERO, least, most: PATIENCE };
+    let mut ratios = Vec::new();
+    let start = Instant::now();
+    while ratios.len() < PAIRS || start.elapsed() < 2 * time {
+        let mut p50 = [0.0; 2];
+        for (i, (way, sum)) in ways.iter_mut().zip(&mut sums).enumerate() {
+            before(i)?;
+            turns(*way, some(WARM), &mut took)?;
+            sum.take(*way, some(SLICE), &mut took)?;
+            p50[i] = took.value_at_quantile(0.5) as f64;
+        }
+        ratios.push(p50[0] / p50[1]);
+    }
+    Ok(Pairs { ways: sums.map(|sum| sum.measured()), ratio: Spread::of(&ratios).median })
+}
+
+/// All slices of a way.
+struct Sum {
+    took: Histogram<u64>,
+    seconds: f64,
+}
+
+impl Sum {
+    fn new() -> Result<Sum, String> {
+        Ok(Sum { took: histogram()?, seconds: 0.0 })
+    }
+
+    /// Measure one more; its times are in `took`.
+    fn take(&mut self, work: &mut dyn Work, effort: Effort, took: &mut Histogram<u64>) -> Result<(), String> {
+        self.seconds += turns(work, effort, took)?;
+        self.took.add(&*took).map_err(text)
+    }
+
+    fn measured(&self) -> Measured {
+        let operations = self.took.len();
+        let per_second = if self.seconds > 0.0 { operations as f64 / self.seconds } else { 0.0 };
+        Measured { operations, per_second, microseconds: Times::of(&self.took) }
+    }
+}
+
+/// The seconds that it took, without pauses. What is in `took` goes.
+fn turns(work: &mut dyn Work, effort: Effort, took: &mut Histogram<u64>) -> Result<f64, String> {
+    took.reset();
     let mut begun = VecDeque::with_capacity(effort.window as usize);
     let (mut done, mut idle) = (0u64, 0u32);
     let start = Instant::now();
@@ -84,9 +150,7 @@ fn turns(work: &mut dyn Work, effort: Effort) -> Result<Measured, String> {
             return Err(format!("no operation ended within {} s", 2 * PATIENCE.as_secs()));
         }
     }
-    let seconds = last.duration_since(start).saturating_sub(paused).as_secs_f64();
-    let per_second = if seconds > 0.0 { done as f64 / seconds } else { 0.0 };
-    Ok(Measured { operations: done, per_second, microseconds: Times::of(&took) })
+    Ok(last.duration_since(start).saturating_sub(paused).as_secs_f64())
 }
 
 /// gWRITEs along a chain of servers.
@@ -106,7 +170,8 @@ impl Work for Nic {
 
     fn ended(&mut self) -> Result<u64, String> {
         let mut ended = 0;
-        while self.client.poll().map_err(text)?.is_some() {
+        // Where nothing is left, one more poll would count as a part of the operation that has ended.
+        while self.client.under_way() > 0 && self.client.poll().map_err(text)?.is_some() {
             ended += 1;
         }
         Ok(ended)
