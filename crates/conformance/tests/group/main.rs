@@ -497,7 +497,14 @@ fn figures_come_from_one_run() {
     assert!(text.starts_with("# By hand\n"), "{text}");
     let curves =
         ["NIC only, one server", "NIC only, a server each", "CPU on the path", "client fan-out", "plain copies"];
-    let others = ["bare chain, spinning", "bare chain, eventfds", "applications stopped", "applications killed"];
+    let others = [
+        "NIC only, gMEMCPY",
+        "NIC only, gCAS",
+        "bare chain, spinning",
+        "bare chain, eventfds",
+        "applications stopped",
+        "applications killed",
+    ];
     let ratios =
         ["p50, message and answer beside a loop of ENABLEs / alone | ", "p50, applications killed / running | "];
     for wanted in curves.iter().chain(&others).chain(&ratios) {

@@ -50,9 +50,13 @@ fn page(results: &Results, plots: &[String], by_hand: &str) -> String {
             .into(),
     );
     lines.push(
-        "- The two ratios to bare chains: short slices of the two ways take turns, 2000 operations each, and the ratio is \
-         the\n  median of all pairs of slices in a round, then of the rounds. The process that spins is stopped \
-         meanwhile."
+        "- The two ratios to bare chains: slices of the two ways take turns, 2000 operations each. A round's ratio\n  \
+         is the median of its pairs of slices. The process that spins is stopped while the servers are measured."
+            .into(),
+    );
+    lines.push(
+        "- gMEMCPY and gCAS: no two operations under way touch the same bytes. At most half a window of them is under \
+         way\n  at a time, with empty messages between them."
             .into(),
     );
     lines.push(
@@ -69,8 +73,9 @@ fn page(results: &Results, plots: &[String], by_hand: &str) -> String {
     lines.extend(bounds(results).markdown());
     lines.push(format!("\n{}", results.posted()));
     type Wanted = fn(&Setting) -> bool;
-    let parts: [(&str, Wanted); 5] = [
-        ("Sizes and windows", |it| plain(it) && !separate(it.curve) && !pair(it.curve)),
+    let parts: [(&str, Wanted); 6] = [
+        ("Sizes and windows", |it| plain(it) && !separate(it.curve) && !pair(it.curve) && !own(it.curve)),
+        ("gMEMCPY and gCAS", |it| own(it.curve)),
         ("A server for each replica", |it| separate(it.curve)),
         ("Priorities and busy processes", |it| it.load),
         ("A loop of ENABLEs", |it| pair(it.curve)),
@@ -86,6 +91,10 @@ fn page(results: &Results, plots: &[String], by_hand: &str) -> String {
 
 fn separate(curve: Curve) -> bool {
     matches!(curve, Curve::NicEach | Curve::BareEach)
+}
+
+fn own(curve: Curve) -> bool {
+    matches!(curve, Curve::Copy | Curve::Swap)
 }
 
 fn pair(curve: Curve) -> bool {

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use group::Operation;
 use rustix::process::Signal;
 
 use super::Options;
 use super::beside;
 use super::row::{Bound, Curve, Measured, Results, Row, Setting};
-use super::stand::{Folder, Servers, Stand, copies, nic};
-use super::work::{Effort, Work, by_turns, measure};
+use super::stand::{Folder, REGION, Servers, Stand, copies, nic};
+use super::work::{Effort, Own, Work, by_turns, measure};
 use crate::bench::machine::Machine;
 use crate::bench::pin;
 use crate::fixture::{Fixture, text};
@@ -17,6 +18,9 @@ use crate::group::place::PlaceOptions;
 /// The size and the chain of ratios and loads.
 const SIZE: usize = 1024;
 const REPLICAS: usize = 3;
+
+/// The window of gMEMCPYs and gCASs.
+const OWN_WINDOW: u32 = 16;
 
 /// Microseconds of a slice of the server's own.
 const SLICE: u64 = 100;
@@ -65,6 +69,7 @@ pub fn run(options: &Options) -> Result<Results, String> {
     let lists = if options.quick { QUICK } else { FULL };
     run.over_size(&lists)?;
     run.over_window(&lists)?;
+    run.own()?;
     run.over_load(&lists)?;
     run.ratios()?;
     run.fairness()?;
@@ -158,6 +163,35 @@ impl Run<'_> {
         windows().try_for_each(|window| self.on_path(&apart, &files, SIZE, window))
     }
 
+    /// Operations of the replicas on their own memory.
+    fn own(&mut self) -> Result<(), String> {
+        const SLOT: u64 = SIZE as u64;
+        // More operations than are under way at a time have bytes of their own: one that meets another waits for it.
+        const COPIES: u64 = REGION as u64 / (2 * SLOT);
+        const SWAPS: u64 = 64;
+        const { assert!(COPIES > OWN_WINDOW as u64) };
+        const { assert!(SWAPS > OWN_WINDOW as u64) };
+        let copy = |n| {
+            let from = n % COPIES * 2 * SLOT;
+            Operation::Copy { from, to: from + SLOT, size: SLOT }
+        };
+        // Regions are zeros at first, so each of them swaps.
+        let swap = |n| {
+            let (offset, old) = (n % SWAPS * 8, n / SWAPS);
+            Operation::CompareSwap { offset, old, new: old + 1, execute: (1 << REPLICAS) - 1 }
+        };
+        type Op = fn(u64) -> Operation;
+        let curves: [(Curve, usize, Op); 2] = [(Curve::Swap, 8, swap), (Curve::Copy, SIZE, copy)];
+        for (curve, size, op) in curves {
+            for window in [1, OWN_WINDOW] {
+                let servers = self.stand.server(REPLICAS, &PlaceOptions::default(), false, None)?;
+                let mut work = Own { nic: nic(&self.fixture, &servers, SIZE, window)?, op, begun: 0 };
+                self.take(&mut work, self.setting(curve, size, REPLICAS, window, &servers.place))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Priorities of the server, and busy processes on its core.
     fn over_load(&mut self, lists: &Lists) -> Result<(), String> {
         let plain = PlaceOptions::default();
@@ -231,13 +265,13 @@ impl Run<'_> {
                 let signal = if way == 0 { Signal::STOP } else { Signal::CONT };
                 processes.iter().try_for_each(|it| it.signal(signal))
             };
-            one.push(by_turns(&mut [&mut work, &mut bare], time, before)?.ratio);
+            one.push(by_turns([&mut work, &mut bare], time, before)?.ratio);
             drop((work, servers, bare, processes));
 
             let servers = self.stand.servers(REPLICAS, &place)?;
             let mut work = nic(&self.fixture, &servers, SIZE, 1)?;
             let (mut bare, processes) = self.stand.bare(REPLICAS, SIZE, true)?;
-            let pairs = by_turns(&mut [&mut work, &mut bare], time, |_| Ok(()))?;
+            let pairs = by_turns([&mut work, &mut bare], time, |_| Ok(()))?;
             let [ours, limit] = pairs.ways;
             let setting = self.setting(Curve::NicEach, SIZE, REPLICAS, 1, &servers.place);
             self.keep(setting, ours);

@@ -13,6 +13,10 @@ pub enum Curve {
     Nic,
     /// gWRITEs; a server for each replica.
     NicEach,
+    /// gMEMCPYs; one server is all replicas.
+    Copy,
+    /// gCASs; one server is all replicas.
+    Swap,
     /// The application of each replica sends the bytes on; one server has all replicas.
     OnPath,
     /// The client WRITEs to each replica.
@@ -35,6 +39,8 @@ impl Curve {
         match self {
             Curve::Nic => "NIC only, one server",
             Curve::NicEach => "NIC only, a server each",
+            Curve::Copy => "NIC only, gMEMCPY",
+            Curve::Swap => "NIC only, gCAS",
             Curve::OnPath => "CPU on the path",
             Curve::FanOut => "client fan-out",
             Curve::Copies => "plain copies",

@@ -63,7 +63,7 @@ pub struct Pairs {
 /// second to the next, so both slices of a pair are to see the same. The ratio is the median of all pairs' ratios.
 /// `before` is called with the number of a way before each of its slices; `time` is for each way.
 pub fn by_turns(
-    ways: &mut [&mut dyn Work; 2],
+    [first, second]: [&mut dyn Work; 2],
     time: Duration,
     mut before: impl FnMut(usize) -> Result<(), String>,
 ) -> Result<Pairs, String> {
@@ -73,10 +73,11 @@ pub fn by_turns(
     let start = Instant::now();
     while ratios.len() < PAIRS || start.elapsed() < 2 * time {
         let mut p50 = [0.0; 2];
-        for (i, (way, sum)) in ways.iter_mut().zip(&mut sums).enumerate() {
+        for (i, sum) in sums.iter_mut().enumerate() {
+            let way = if i == 0 { &mut *first } else { &mut *second };
             before(i)?;
-            turns(*way, some(WARM), &mut took)?;
-            sum.take(*way, some(SLICE), &mut took)?;
+            turns(way, some(WARM), &mut took)?;
+            sum.take(way, some(SLICE), &mut took)?;
             p50[i] = took.value_at_quantile(0.5) as f64;
         }
         ratios.push(p50[0] / p50[1]);
@@ -175,6 +176,26 @@ impl Work for Nic {
             ended += 1;
         }
         Ok(ended)
+    }
+}
+
+/// Operations of the replicas on their own memory: the one of each number.
+pub struct Own {
+    pub nic: Nic,
+    pub op: fn(u64) -> Operation,
+    pub begun: u64,
+}
+
+impl Work for Own {
+    fn begin(&mut self) -> Result<bool, String> {
+        self.nic.op = (self.op)(self.begun);
+        let begins = self.nic.begin()?;
+        self.begun += u64::from(begins);
+        Ok(begins)
+    }
+
+    fn ended(&mut self) -> Result<u64, String> {
+        self.nic.ended()
     }
 }
 
