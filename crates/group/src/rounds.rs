@@ -178,7 +178,8 @@ impl Rounds {
         let channel = context.create_comp_channel()?;
         channel.set_nonblocking()?;
         let done = context.create_counting_cq_with(2, true, &channel)?;
-        let failures = context.create_cq(16, Some(&channel), 0)?;
+        // A failure flushes the entries behind it: all that `next` has, if it has not gone round.
+        let failures = context.create_cq(4 * depth, Some(&channel), 0)?;
         let unused = context.create_counting_cq(2, true)?;
         let first = field::mask(field::OPCODE) | field::mask(field::ADDR);
         let receives = Managed { recv: true, cyclic_recv: true, ..Managed::default() };

@@ -208,8 +208,8 @@ struct Forger {
 }
 
 impl Forger {
-    /// Join a chain of one replica, with two rounds.
-    fn join(fixture: &Fixture, to: SocketAddr) -> Forger {
+    /// Join a chain of one replica, with so many rounds.
+    fn join(fixture: &Fixture, to: SocketAddr, rounds: u64) -> Forger {
         let cq = || fixture.context.create_cq(16, None, 0).expect("ibv_create_cq");
         let (sent, acks) = (cq(), cq());
         let qp = |cq| {
@@ -224,7 +224,7 @@ impl Forger {
         let half = |at: usize| u64::from_le_bytes(gid.0[at..at + 8].try_into().expect("8 bytes"));
         let end = |qp: &Qp| [u64::from(qp.number()), half(0), half(8)];
         let stream = connect(to);
-        let head = [MAGIC, 3, 2, 0, 0];
+        let head = [MAGIC, 3, rounds, 0, 0];
         tell(&stream, HELLO, &[&head[..], &end(&requests), &end(&answers)].concat());
         let (kind, bytes) = hear(&stream);
         assert_eq!(kind, WELCOME);
@@ -309,7 +309,7 @@ fn a_patch_beside_the_rules_is_named() {
         (nop, nop, Some(128 + field::WR_ID.start), behind),
         (nop, nop, Some(152 + field::FLAGS.start), behind),
     ] {
-        let forger = Forger::join(&fixture, chain.first);
+        let forger = Forger::join(&fixture, chain.first, 2);
         forger.send(own, next, changed);
         let (kind, text) = hear(&forger.stream);
         let expected = format!("hop 0: {beside} {of} failed: IBV_WC_LOC_QP_OP_ERR");
@@ -317,4 +317,21 @@ fn a_patch_beside_the_rules_is_named() {
         other.run(&[OP; 10], Wait::Poll).expect("another group");
     }
     assert_eq!(chain.look().len(), 1);
+}
+
+/// A queue that fails before it has gone round once flushes all its entries. Their completions overrun no queue, and
+/// the first one says what has failed.
+#[test]
+fn a_failure_in_the_first_circle_overruns_no_queue() {
+    let fixture = Fixture::open();
+    fixture.context.set_nonblocking().expect("fcntl");
+    let servers = start(&fixture, 1, None);
+    let forger = Forger::join(&fixture, servers[0].addr(), 256);
+    forger.send(Task::NOP as u8, sys::IBV_WR_RDMA_READ as u8, None);
+    let (kind, text) = hear(&forger.stream);
+    let text = String::from_utf8_lossy(&text).into_owned();
+    assert!(kind == BROKEN && text.ends_with("to hop 1 failed: IBV_WC_LOC_QP_OP_ERR"), "{kind}: {text}");
+    while let Ok(event) = fixture.context.async_event() {
+        assert_ne!(event.kind, sys::IBV_EVENT_CQ_ERR, "{event:?}");
+    }
 }
