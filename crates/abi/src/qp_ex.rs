@@ -453,7 +453,8 @@ fn post(qp: &Qp, work: &Work) -> Result<()> {
         return Err(errno);
     }
     let nic = alive(qp.nic)?;
-    // A single request is checked by the post itself. Only a SEND over RC has a fast path.
+    // A single request is checked by the post itself. The fast path of a plain SEND over RC is tried first; those of
+    // other requests are part of the ordinary post.
     if let [entry] = work.requests() {
         let may_be_fast = qp.ty == QpType::Rc && entry.opcode == Opcode::Send;
         return with_request(work, entry, |wr| {

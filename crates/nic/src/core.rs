@@ -193,10 +193,14 @@ impl Core {
         // ([`Core::want_exact_time`]), so that `clock_fresh` is set.
     }
 
-    /// [`Core::is_flushed`] behind a poll on the fast path, which has checked the other conditions before.
+    /// [`Core::is_flushed`] behind a poll on the fast path, which has checked the other conditions before. A message
+    /// that takes a key back may have come by it, whose copies are to be waited for.
     #[inline]
     pub(crate) fn is_flushed_behind_fast_path(&self) -> bool {
-        !self.engine.has_ready() && !self.engine.env().must_ring_now() && !self.engine.has_notices()
+        !self.engine.has_ready()
+            && !self.engine.env().must_ring_now()
+            && !self.engine.has_notices()
+            && !self.engine.env().is_unquiet()
     }
 
     /// Send the packets that are ready, and report what happened.
