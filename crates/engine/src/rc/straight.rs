@@ -3,11 +3,13 @@
 //!
 //! Such entries are NOP and WAIT, an RDMA WRITE into memory that is mapped here, and a SEND to a managed receive of
 //! this process: the rounds of a group of replicas consist of them. While nothing is under way, such an entry needs no
-//! place among the requests under way, no sequence number and no timer. Everything else is left to the ordinary way
-//! ([`super::requester`]) before anything has happened for it: other entries, entries that break a rule or a limit,
-//! memory that may be gone, a peer that is not ready, captures and faults. So errors have one place.
+//! place among the requests under way, no sequence number and no timer. A short SEND to another process has all three,
+//! and ends the run. Everything else is left to the ordinary way ([`super::requester`]) before anything has happened
+//! for it: other entries, entries that break a rule or a limit, memory that may be gone, a peer that is not ready,
+//! captures and faults. So errors have one place.
 //!
-//! No program can tell one way from the other: `tests::managed_straight` runs programs of entries both ways.
+//! No program can tell one way from the other: `tests::managed_straight` and `tests::managed_wire` run programs of
+//! entries both ways.
 
 use verbs::{Completion, Opcode, QpId, QpState, QpType, Qpn, SendFlags, Sge, WcFlags, WcOpcode, WcStatus};
 use wire::{Env, LinkId, Nanos, OneSidedOp, Packet, PacketOp, Payload, SHORTEST, Span, packet_flags as flag};
@@ -129,7 +131,7 @@ impl<P: Env> Engine<P> {
         (!span.guarded && span.addr != NULL_ADDR).then_some(span)
     }
 
-    /// A SEND to a managed receive of this process: see [`Engine::deliver_here`].
+    /// A SEND: to a managed receive of this process ([`Engine::deliver_here`]), or to another process.
     #[inline(always)] // the only call
     fn straight_send(&mut self, qp: &mut Qp, head: &Head, now: Nanos) -> Step {
         let Some(sge) = head.only_sge().filter(|sge| sge.length <= qp.mtu) else { return Step::Ordinary };
