@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rdma::{
-    Access, CompChannel, Context, Cq, Data, Mr, Pd, Qp, QpCap, QpOptions, QpType, RecvWr, SendFlags, SendOp, SendWr,
-    Status, Wc,
+    Access, CompChannel, Context, Cq, Data, Mr, Pd, Qp, QpCap, QpOptions, QpType, RecvList, RecvWr, SendFlags, SendOp,
+    SendWr, Status, Wc,
 };
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -25,6 +25,8 @@ const EVERY: u64 = 32;
 /// Of so many polls in a row without an answer one also looks at the completions of requests. They are awaited for
 /// their places in the queue only, and to hear of an error; each look would delay the next one for the answer.
 const LOOKS: u32 = 16;
+/// Receives that are posted in one call, when so many were taken: the list costs little more than one receive.
+const RECEIVES: u64 = 16;
 
 /// The options of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,7 +70,9 @@ pub struct Client {
     channel: Arc<CompChannel>,
     buffer: Arc<Mr>,
     messages: Arc<Mr>,
+    /// What the replicas had before a gCAS, of each round.
     results: Arc<Mr>,
+    receives: RecvList,
     replicas: Vec<Replica>,
     region: u64,
     control: TcpStream,
@@ -94,6 +98,8 @@ pub struct Client {
     scratch: Vec<u8>,
     /// Of each place of `messages`: the message in it is that of a gWRITE.
     writes: Vec<bool>,
+    /// Bytes of a full round's message and of a short one's, with what is before it.
+    lengths: [usize; 2],
 }
 
 impl Client {
@@ -118,7 +124,7 @@ impl Client {
         let most = 2 * (depth + EVERY as u32);
         // All of them may end in an error.
         let sent = context.create_cq(most + 8, Some(&channel), 0)?;
-        let acks = context.create_cq(2 * depth + 8, Some(&channel), 1)?;
+        let acks = context.create_cq(2 * (depth + RECEIVES as u32) + 8, Some(&channel), 1)?;
         let qp = |cq: &Arc<Cq>, sends, recvs| {
             let cap =
                 QpCap { max_send_wr: sends, max_recv_wr: recvs, max_send_sge: 1, max_recv_sge: 1, max_inline_data: 0 };
@@ -134,7 +140,7 @@ impl Client {
             })
         };
         let requests = qp(&sent, most, 1)?;
-        let answers = qp(&acks, 1, depth)?;
+        let answers = qp(&acks, 1, depth + RECEIVES as u32)?;
 
         let control = TcpStream::connect(to)?;
         control.set_nodelay(true)?;
@@ -146,9 +152,14 @@ impl Client {
         setup::connect(context, &answers, &ack)?;
         setup::connect(context, &requests, &entry)?;
 
-        let results = pd.reg_mr(replicas.len() * RESULT * depth as usize, Access::LOCAL_WRITE)?;
-        let messages = pd.reg_mr(message_at(depth.into(), replicas.len()), Access::LOCAL_WRITE)?;
-        let client = Client {
+        let results = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let results = pd.reg_mr(replicas.len() * RESULT * depth as usize, results)?;
+        // An answer has no bytes; but a receive without an entry is out of the ordinary for the device.
+        let into = [results.sge(0, RESULT)];
+        let receives = RecvList::new(&[RecvWr { wr_id: 0, sges: &into }; RECEIVES as usize]);
+        let lengths = [Kind::Full, Kind::Short].map(|kind| kind.lead() + kind.message_len(0, replicas.len()));
+        let messages = pd.reg_mr(message_at(depth.into(), lengths), Access::LOCAL_WRITE)?;
+        let mut client = Client {
             requests,
             answers,
             sent,
@@ -157,6 +168,7 @@ impl Client {
             buffer,
             messages,
             results,
+            receives,
             replicas,
             region,
             control,
@@ -175,8 +187,12 @@ impl Client {
             in_vain: 0,
             scratch: Vec::new(),
             writes: vec![false; depth as usize],
+            lengths,
         };
-        (0..client.depth).try_for_each(|n| client.post_recv(n))?;
+        // One for each round, and those that are taken before they are posted again.
+        for at in (0..client.depth + RECEIVES).step_by(RECEIVES as usize) {
+            client.post_receives((client.depth + RECEIVES - at).min(RECEIVES) as usize)?;
+        }
         Ok(client)
     }
 
@@ -195,10 +211,8 @@ impl Client {
         (self.submitted - self.done) as usize
     }
 
-    fn post_recv(&self, n: u64) -> Result<()> {
-        let len = self.replicas.len() * RESULT;
-        let into = [self.results.sge((n % self.depth) as usize * len, len)];
-        Ok(self.answers.post_recv(&RecvWr { wr_id: n, sges: &into })?)
+    fn post_receives(&mut self, count: usize) -> Result<()> {
+        Ok(self.answers.post_recv_part(&mut self.receives, 0..count).map_err(|(_, error)| error)?)
     }
 
     /// Send an operation; the ticket counts from 0.
@@ -243,15 +257,18 @@ impl Client {
     /// Send the message of the next round, behind the bytes that it needs at the first replica.
     fn send(&mut self, op: Option<&Operation>) -> Result<()> {
         let round = self.sent_rounds;
-        let turn = Turn { round: round % self.depth, before: self.all_own, places: self.depth / 2 };
-        let (at, kind, first) = (self.message(turn, op), Kind::of(round), self.replicas[0]);
+        let place = self.place(round);
+        let results = (self.results.addr() + (place * self.replicas.len() * RESULT) as u64, self.results.rkey());
+        let turn = Turn { round: place as u64, before: self.all_own, places: self.depth / 2, results };
+        let (at, kind) = (self.message(turn, op), Kind::of(round));
+        let first = &self.replicas[0];
         let bytes = match op {
             Some(&Operation::Write { offset, size }) => {
                 let data = self.buffer.sge(offset as usize, size as usize);
                 Some((data, first.region + offset, first.rkey))
             }
             Some(op) if op.uses_own() => {
-                Some((self.messages.sge(at, kind.lead()), message::own_place(&first, turn), first.own_rkey))
+                Some((self.messages.sge(at, kind.lead()), message::own_place(first, turn), first.own_rkey))
             }
             _ => None,
         };
@@ -261,7 +278,7 @@ impl Client {
             self.requests.post_send(&SendWr { flags: SendFlags::empty(), ..wr })?;
         }
         // A post of its own: a short SEND alone has fewer instructions than one behind another request in a list.
-        let note = [self.messages.sge(at + kind.lead(), kind.message_len(0, self.replicas.len()))];
+        let note = [self.messages.sge(at + kind.lead(), self.lengths[(round & 1) as usize] - kind.lead())];
         let flags = if (round + 1).is_multiple_of(EVERY) { SendFlags::SIGNALED } else { SendFlags::empty() };
         self.requests.post_send(&SendWr { flags, ..SendWr::new(round + 1, SendOp::Send, Data::Sges(&note)) })?;
         self.sent_rounds += 1;
@@ -271,7 +288,7 @@ impl Client {
 
     /// Makes the message of a round in its place, and gives the place.
     fn message(&mut self, turn: Turn, op: Option<&Operation>) -> usize {
-        let (at, kind) = (message_at(turn.round, self.replicas.len()), Kind::of(turn.round));
+        let (at, kind) = (message_at(turn.round, self.lengths), Kind::of(turn.round));
         let write = matches!(op, Some(Operation::Write { .. }));
         let before = std::mem::replace(&mut self.writes[turn.round as usize], write);
         match op {
@@ -288,6 +305,11 @@ impl Client {
         at
     }
 
+    /// The place of a round among those that the queues have, which are a power of two.
+    fn place(&self, round: u64) -> usize {
+        (round & (self.depth - 1)) as usize
+    }
+
     fn fail(&mut self, why: String) -> Error {
         self.broken = Some(why.clone());
         Error::Broken(why)
@@ -295,7 +317,7 @@ impl Client {
 
     /// Take the completions of requests.
     fn take_sent(&mut self) -> Result<()> {
-        let mut found = [Wc::default(); 16];
+        let mut found = [Wc::default(); 4];
         loop {
             let count = self.sent.poll(&mut found)?;
             for wc in &found[..count] {
@@ -339,11 +361,13 @@ impl Client {
             let values = matches!(op, Some(Operation::CompareSwap { .. })).then(|| {
                 let count = self.replicas.len();
                 let mut bytes = vec![0; count * RESULT];
-                self.results.read((round % self.depth) as usize * bytes.len(), &mut bytes);
+                self.results.read(self.place(round) * bytes.len(), &mut bytes);
                 bytes.chunks_exact(RESULT).map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default())).collect()
             });
-            self.post_recv(round + self.depth)?;
             self.answered += 1;
+            if self.answered.is_multiple_of(RECEIVES) {
+                self.post_receives(RECEIVES as usize)?;
+            }
             let Some(op) = op else { continue };
             self.others -= usize::from(!matches!(op, Operation::Write { .. }));
             self.done += 1;
@@ -472,8 +496,8 @@ impl Client {
 }
 
 /// The place of a round's message among all of them, and of what is before it.
-fn message_at(round: u64, replicas: usize) -> usize {
-    place(round, |kind| kind.lead() + kind.message_len(0, replicas))
+fn message_at(round: u64, [full, short]: [usize; 2]) -> usize {
+    place(round, |kind| if kind == Kind::Full { full } else { short })
 }
 
 fn timespec(duration: Duration) -> rustix::event::Timespec {

@@ -24,21 +24,24 @@
 //! |---|---|---|
 //! | `previous`, receives | one receive, whose list leads into the entries of `next` and into the note | the same |
 //! | `next`, sends | WAIT for the receive; WRITE; SEND_EN of `own`, WAIT for it; SEND of the note | WAIT; WRITE; SEND |
+//! | `next` of the last replica | WAIT for the receive; SEND_EN of `own`, WAIT for it; WRITE; SEND | the same |
 //!
 //! The message patches what is between the first entry and the last. A gWRITE takes any round, and has NOPs for SEND_EN
 //! and second WAIT. `own` has one entry for each full round, and executes it when it is enabled.
 //!
-//! 1. The client WRITEs the data to the first replica, and SENDs a message: one record for each replica, then 8 bytes
-//!    for each replica's result.
+//! 1. The client WRITEs the data to the first replica, and SENDs a message: one record for each replica, then, in a
+//!    full round, 8 bytes for each replica's result.
 //! 2. The receive scatters the first record into the entries, and the rest into the round's note.
 //! 3. Its completion meets the WAIT. `next` WRITEs the data to the following replica and SENDs the note.
-//! 4. The last replica's note holds only the results. It goes to the client, which counts the operation as done.
+//! 4. The last replica has nothing to pass on. Its SEND has no bytes, and goes to the client, which counts the
+//!    operation as done.
 //!
 //! A gMEMCPY and a gCAS take a full round. The message also has an entry of `own` for each replica but the first: a
 //! WRITE, or a compare and swap whose old value goes into the note. The client WRITEs the entry of the first replica
 //! there, and each replica that of the following one, in place of data. So `own` has had as many entries as there were
-//! such operations, and a gWRITE does not concern it. If such an operation comes to a short round, the client sends an
-//! empty message first: NOPs only. A gFLUSH is an empty message, too: it goes on when all before it is in memory.
+//! such operations, and a gWRITE does not concern it. The last replica's note holds only the results: of a gCAS its
+//! WRITE takes them to the client. If such an operation comes to a short round, the client sends an empty message
+//! first: NOPs only. A gFLUSH is an empty message, too: it goes on when all before it is in memory.
 //!
 //! # What is promised
 //!

@@ -15,6 +15,8 @@ pub struct Turn {
     /// Of an operation of `own`: the number of those before it, and of the entries of `own`.
     pub before: u64,
     pub places: u64,
+    /// Where the last replica writes the results of a gCAS: address at the client, and key.
+    pub results: (u64, u32),
 }
 
 /// The place of an operation in `own` of a replica.
@@ -29,7 +31,7 @@ pub fn put(replicas: &[Replica], turn: Turn, op: Option<&Operation>, out: &mut V
     out.clear();
     for (i, it) in replicas.iter().enumerate() {
         let note = it.notes + note_at(turn.round, i, count) as u64;
-        let result = note + kind.result_at(i, count) as u64;
+        let results = note + kind.results_at(i, count) as u64;
         let behind = replicas.get(i + 1);
         let (mut own, mut write) = (Entry::own(it), Entry::next(it, behind));
         match op {
@@ -46,7 +48,7 @@ pub fn put(replicas: &[Replica], turn: Turn, op: Option<&Operation>, out: &mut V
             Some(&Operation::CompareSwap { offset, old, new, execute }) if execute >> i & 1 != 0 => {
                 (own.opcode, own.addr) = (sys::IBV_WR_ATOMIC_CMP_AND_SWP as u8, it.region + offset);
                 (own.operand, own.swap) = (old, new);
-                own.local = (result, RESULT as u32, it.notes_lkey);
+                own.local = (results + (i * RESULT) as u64, RESULT as u32, it.notes_lkey);
             }
             // This message goes on when everything before it is in memory.
             None | Some(Operation::CompareSwap { .. } | Operation::Flush { .. }) => {}
@@ -57,6 +59,11 @@ pub fn put(replicas: &[Replica], turn: Turn, op: Option<&Operation>, out: &mut V
             (write.opcode, write.addr) = (sys::IBV_WR_RDMA_WRITE as u8, own_place(next, turn));
             write.rkey = next.own_rkey;
             write.local = (note, kind.lead() as u32, it.notes_lkey);
+        }
+        if behind.is_none() && matches!(op, Some(Operation::CompareSwap { .. })) {
+            write.opcode = sys::IBV_WR_RDMA_WRITE as u8;
+            (write.addr, write.rkey) = turn.results;
+            write.local = (results, kind.results(count) as u32, it.notes_lkey);
         }
         if kind == Kind::Short {
             out.extend(write.bytes());
@@ -69,7 +76,7 @@ pub fn put(replicas: &[Replica], turn: Turn, op: Option<&Operation>, out: &mut V
         out.extend(task(enable, most));
         out.extend(task(wait, most));
     }
-    out.resize(out.len() + count * RESULT, 0);
+    out.resize(out.len() + kind.results(count), 0);
 }
 
 /// The words in which the messages of two gWRITEs in one round differ, and their values: most operations are gWRITEs,
@@ -107,7 +114,7 @@ mod tests {
             for round in [2, 3] {
                 let made = |offset, size| {
                     let mut bytes = vec![9; 5];
-                    let turn = Turn { round, before: 0, places: 2 };
+                    let turn = Turn { round, before: 0, places: 2, results: (0, 0) };
                     put(&replicas, turn, Some(&Operation::Write { offset, size }), &mut bytes);
                     bytes
                 };

@@ -50,11 +50,19 @@ impl Kind {
         if self == Kind::Full { ENTRY } else { 0 }
     }
 
+    /// Bytes of the results at the end of a message: only operations of full rounds have any.
+    pub fn results(self, replicas: usize) -> usize {
+        if self == Kind::Full { replicas * RESULT } else { 0 }
+    }
+
     /// Bytes of a message to a hop of a chain, which begins with the record of the hop; `hop` may be the one behind
-    /// the last: the client.
+    /// the last: the client, to which a message of no bytes is the answer. It is the shortest packet, and the client
+    /// takes it while it polls. What a gCAS has found is written before it.
     pub fn message_len(self, hop: usize, replicas: usize) -> usize {
-        let records = replicas - hop;
-        records * self.record() + records.saturating_sub(1) * self.lead() + replicas * RESULT
+        match replicas - hop {
+            0 => 0,
+            records => records * self.record() + (records - 1) * self.lead() + self.results(replicas),
+        }
     }
 
     /// Bytes of a hop's note: what a message has behind the record of the hop.
@@ -62,9 +70,9 @@ impl Kind {
         self.message_len(hop, replicas) - self.record()
     }
 
-    /// The place of a replica's result in its note.
-    pub fn result_at(self, hop: usize, replicas: usize) -> usize {
-        self.note_len(hop, replicas) - (replicas - hop) * RESULT
+    /// The place of all results in a hop's note, in a full round; those of the last hop are all of its note.
+    pub fn results_at(self, hop: usize, replicas: usize) -> usize {
+        self.note_len(hop, replicas) - self.results(replicas)
     }
 }
 
@@ -155,7 +163,7 @@ pub struct Rounds {
 
 fn qp(pd: &Arc<Pd>, send: &Arc<Cq>, recv: &Arc<Cq>, sizes: (u32, u32), managed: &Managed) -> rdma::Result<Arc<Qp>> {
     let cap =
-        QpCap { max_send_wr: sizes.0, max_recv_wr: sizes.1, max_send_sge: 1, max_recv_sge: 3, max_inline_data: 0 };
+        QpCap { max_send_wr: sizes.0, max_recv_wr: sizes.1, max_send_sge: 1, max_recv_sge: 4, max_inline_data: 0 };
     let options = QpOptions {
         qp_type: QpType::Rc,
         send_cq: Some(send),
@@ -236,23 +244,33 @@ impl Rounds {
             let kind = Kind::of(n);
             let (at, len) = (note_at(n, hop, replicas), kind.message_len(hop + 1, replicas));
             let all = notes.sge(at, kind.note_len(hop, replicas));
-            let rest = [notes.sge(at + all.length() as usize - len, len)];
+            let rest = [if len > 0 { notes.sge(at + all.length() as usize - len, len) } else { notes.sge(0, 0) }];
+            let is_last = hop + 1 == replicas;
             self.next.post_task(&Task::wait(&self.arrivals, Count::Absolute(n + 1)).step(self.depth))?;
             let op = SendOp::Write { addr: 0, rkey: next.map_or(0, |next| next.rkey) };
-            self.next.post_send(&unsignaled(op, Data::Sges(&one)))?;
+            let write = || self.next.post_send(&unsignaled(op, Data::Sges(&one)));
+            // The last replica WRITEs what all have found, so its own operation is done before.
+            if !is_last {
+                write()?;
+            }
             if kind == Kind::Full {
                 self.next.post_task(&Task::enable(&self.own, Side::Send, Count::Absolute(1)))?;
                 self.next.post_task(&Task::wait(&self.done, Count::Absolute(1)))?;
             }
+            if is_last {
+                write()?;
+            }
             self.next.post_send(&unsignaled(SendOp::Send, Data::Sges(&rest)))?;
 
             let entries = &self.next_entries;
-            // WRITE and SEND_EN lie one behind the other.
-            let part = |number, len: usize| Sge::raw(entries.addr(number, 0), len as u32, entries.lkey());
+            let part = |number, len: usize| Sge::raw(entries.addr(entry + number, 0), len as u32, entries.lkey());
             let post = |into: &[Sge]| self.previous.post_recv(&RecvWr { wr_id: n, sges: into });
             match kind {
-                Kind::Full => post(&[part(entry + 1, ENTRY + TASK), part(entry + 3, TASK), all])?,
-                Kind::Short => post(&[part(entry + 1, ENTRY), all])?,
+                Kind::Full if is_last => post(&[part(3, ENTRY), part(1, TASK), part(2, TASK), all])?,
+                // WRITE and SEND_EN lie one behind the other.
+                Kind::Full => post(&[part(1, ENTRY + TASK), part(3, TASK), all])?,
+                Kind::Short if is_last => post(&[part(1, ENTRY)])?,
+                Kind::Short => post(&[part(1, ENTRY), all])?,
             }
             entry += kind.entries();
         }
@@ -314,16 +332,18 @@ mod tests {
     }
 
     #[test]
-    fn a_result_is_behind_the_records_of_the_following_hops() {
+    fn results_are_behind_the_records_of_the_following_hops() {
         for kind in [Kind::Full, Kind::Short] {
             for replicas in [1, 3, 64] {
                 for hop in 0..replicas {
                     let (note, behind) = (kind.note_len(hop, replicas), kind.message_len(hop + 1, replicas));
-                    let lead = if hop + 1 < replicas { kind.lead() } else { 0 };
-                    assert_eq!(note, lead + behind);
-                    assert_eq!(kind.result_at(hop, replicas), note - replicas * RESULT + hop * RESULT);
+                    let rest = if hop + 1 < replicas { kind.lead() + behind } else { kind.results(replicas) };
+                    assert_eq!(note, rest);
+                    assert_eq!(kind.results_at(hop, replicas) + kind.results(replicas), note);
                 }
-                assert_eq!(kind.message_len(replicas, replicas), replicas * RESULT);
+                // All that the last hop has is what its WRITE takes to the client; the answer has no bytes.
+                assert_eq!(kind.results_at(replicas - 1, replicas), 0);
+                assert_eq!(kind.message_len(replicas, replicas), 0);
             }
         }
     }

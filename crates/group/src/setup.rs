@@ -12,7 +12,7 @@ use crate::MOST_REPLICAS;
 use crate::error::{Error, Result};
 
 /// The version of the frames and of the records ([`crate::rounds`]).
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 /// The first number of whoever connects.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"softgrp\0");
 const MOST_BYTES: u32 = 1 << 16;

@@ -97,7 +97,7 @@ fn a_peer_of_another_version_is_refused() {
     let fixture = Fixture::open();
     let server = start(&fixture, 1, None);
     for (magic, version, why) in
-        [(MAGIC, 99, "the peer speaks version 99, this is version 3"), (7, 3, "the peer is no client of this project")]
+        [(MAGIC, 99, "the peer speaks version 99, this is version 4"), (7, 4, "the peer is no client of this project")]
     {
         let stream = connect(server[0].addr());
         tell(&stream, HELLO, &[magic, version, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -224,7 +224,7 @@ impl Forger {
         let half = |at: usize| u64::from_le_bytes(gid.0[at..at + 8].try_into().expect("8 bytes"));
         let end = |qp: &Qp| [u64::from(qp.number()), half(0), half(8)];
         let stream = connect(to);
-        let head = [MAGIC, 3, rounds, 0, 0];
+        let head = [MAGIC, 4, rounds, 0, 0];
         tell(&stream, HELLO, &[&head[..], &end(&requests), &end(&answers)].concat());
         let (kind, bytes) = hear(&stream);
         assert_eq!(kind, WELCOME);
