@@ -127,13 +127,14 @@ impl<P: Env> Engine<P> {
             }
             let Ok(mut span) = self.mem.local_here(qp.init.pd, &sge, true) else { break };
             span.len = packet.len();
-            let stored = span.addr != NULL_ADDR
-                && if packet.has(flag::INV) {
-                    Self::put_and_take_back((&mut self.env, &mut self.mem), id, packet, body, &span)
-                } else {
-                    body.put(&mut self.env, &span)
-                };
-            if !stored {
+            let takes_back = packet.has(flag::INV);
+            if takes_back && (packet.has(flag::IMM) || !Self::may_take_back(&self.mem, id, packet.imm())) {
+                break;
+            }
+            if span.addr == NULL_ADDR || !body.put(&mut self.env, &span) {
+                break;
+            }
+            if takes_back && !Self::take_back_behind((&mut self.env, &mut self.mem), id, packet.imm()) {
                 break;
             }
             #[cfg(test)]
@@ -200,21 +201,19 @@ impl<P: Env> Engine<P> {
         outcome
     }
 
-    /// Copies the payload of a SEND that invalidates to memory, and then invalidates the key. False if the key cannot
-    /// be invalidated, or the memory is not there. Then the key is as before.
-    #[inline(never)] // other SENDs do not pay for its registers
-    fn put_and_take_back<H: Head>(
-        (env, mem): (&mut P, &mut Regions),
-        id: QpId,
-        packet: H,
-        body: Body<P::Rx>,
-        span: &Span,
-    ) -> bool {
-        let key = RKey(packet.imm());
-        if packet.has(flag::IMM) || mem.invalidable(id, key).is_none() || !body.put(env, span) {
-            return false;
-        }
+    /// True if a SEND may invalidate this key. It is looked at before the payload is stored: the slow path answers for
+    /// what may not be done.
+    #[cold] // other SENDs do not pay for its registers
+    #[inline(never)]
+    fn may_take_back(mem: &Regions, id: QpId, key: u32) -> bool {
+        mem.invalidable(id, RKey(key)).is_some()
+    }
+
+    /// Invalidates the key behind the payload.
+    #[cold]
+    #[inline(never)]
+    fn take_back_behind((env, mem): (&mut P, &mut Regions), id: QpId, key: u32) -> bool {
         env.wait_for_late_writers();
-        Self::take_back(env, mem, id, key).is_ok()
+        Self::take_back(env, mem, id, RKey(key)).is_ok()
     }
 }
