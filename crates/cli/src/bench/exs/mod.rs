@@ -225,8 +225,8 @@ impl Bench<'_> {
     /// Messages of this size by WRITE, each of which the peer copies, in megabytes a second.
     ///
     /// The peer has to make the copy. A WRITE to memory that no other processor reads, and a copy of bytes that no
-    /// other one has written, stay in the cache of one processor each. They take the same time wherever the other
-    /// processor is.
+    /// other processor has written, stay in the cache of one processor each. Their time does not depend on how near the
+    /// other processor is, and that of a late receiver does.
     fn write_and_copy(&mut self, bytes: usize) -> Result<f64, String> {
         let end = self.verbs.as_ref().ok_or("nothing to compare with")?;
         let lane = end.lane(&Case::bandwidth(Transport::Rc, Operation::Write, bytes))?;

@@ -59,8 +59,8 @@ pub struct Pairs {
     pub ratio: f64,
 }
 
-/// Measure two ways by turns, in slices of as many operations: the machine's speed changes by half from one tenth of a
-/// second to the next, so both slices of a pair are to see the same. The ratio is the median of all pairs' ratios.
+/// Measure two ways by turns, in slices of as many operations. The machine's speed changes by half from one tenth of a
+/// second to the next, and both slices of a pair are to have one speed. The ratio is the median of all pairs' ratios.
 /// `before` is called with the number of a way before each of its slices; `time` is for each way.
 pub fn by_turns(
     [first, second]: [&mut dyn Work; 2],
