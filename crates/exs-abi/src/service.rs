@@ -22,6 +22,9 @@ pub struct Service {
     woken: AtomicBool,
     /// Polls of sockets of this library.
     polls: AtomicUsize,
+    /// Held while the thread looks at the polls, which are not in `work` meanwhile: a poll that is to be cancelled is
+    /// found in `work`, or it has ended.
+    looking: Mutex<()>,
     work: Mutex<Work>,
 }
 
@@ -49,7 +52,13 @@ pub fn service() -> Result<&'static Service, Errno> {
     }
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let wake = wake.map_err(|errno| Errno(errno.raw_os_error()))?;
-    let made = Service { wake, woken: AtomicBool::new(false), polls: AtomicUsize::new(0), work: Mutex::default() };
+    let made = Service {
+        wake,
+        woken: AtomicBool::new(false),
+        polls: AtomicUsize::new(0),
+        looking: Mutex::default(),
+        work: Mutex::default(),
+    };
     let service = SERVICE.get_or_init(|| made);
     // A time that ends an operation may move what waits behind it.
     let run = || {
@@ -109,11 +118,14 @@ impl Service {
 
     /// End polls without a result; how many.
     pub fn cancel_poll(&self, queue: &Arc<exs::socket::Queue>, key: u64) -> usize {
+        // Nothing waits under it: the thread asks the kernel and the sockets how they are.
+        let looking = self.looking();
         let mut work = self.work();
         let before = work.polls.len();
         let (ended, rest) = std::mem::take(&mut work.polls).into_iter().partition(|poll| poll.is(queue, key));
         work.polls = rest;
         drop(work);
+        drop(looking);
         let ended: Vec<Poll> = ended;
         self.polls.fetch_sub(ended.len(), Ordering::SeqCst);
         let count = ended.len();
@@ -185,7 +197,12 @@ impl Service {
         (work.tcps.clone(), foreign, ends.min())
     }
 
+    fn looking(&self) -> MutexGuard<'_, ()> {
+        self.looking.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn look_at_polls(&self) {
+        let _looking = self.looking();
         let polls = std::mem::take(&mut self.work().polls);
         if polls.is_empty() {
             return;

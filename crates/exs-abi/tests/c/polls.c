@@ -72,6 +72,12 @@ void test(void)
 	EQUALS(exs_cancel(-1, queue, 5), 1);
 	EVENT(queue, EXS_EVT_POLL, 5, ECANCELED);
 	EQUALS(exs_cancel(-1, queue, 5), 0);
+	// A poll that is just being looked at is found, too.
+	for (int turn = 0; turn < 2000; turn++) {
+		EQUALS(exs_poll(&list, 0, NULL, queue, 7), 0);
+		EQUALS(exs_cancel(-1, queue, 7), 1);
+		EVENT(queue, EXS_EVT_POLL, 7, ECANCELED);
+	}
 
 	// The end of the peer's data is readable.
 	EQUALS(exs_shutdown(fd, SHUT_WR, SYNC), 0);
