@@ -13,6 +13,9 @@ use crate::now;
 use crate::verbs_calls::last_words;
 use ::verbs::{Completion, Psn, Qpn};
 
+/// Bytes of a region: a window of it is shown to peers, which copy so many themselves.
+const LENGTH: u64 = 1 << 16;
+
 /// Two connected queue pairs, of one adapter or of two. Each sees no more of the other than another process would.
 struct Pair {
     nics: Vec<Nic>,
@@ -35,9 +38,9 @@ impl Pair {
         let made = nics.iter().map(|nic| {
             let ctx = nic.core.lock().open_ctx().unwrap();
             let pd = nic.lock().alloc_pd(ctx).unwrap();
-            let memory = Box::leak(vec![7u64; 64].into_boxed_slice());
+            let memory = Box::leak(vec![7u64; LENGTH as usize / 8].into_boxed_slice());
             let addr = memory.as_ptr() as u64;
-            let (mr, key, _) = nic.reg_mr(pd, addr, 512, addr, Access::LOCAL_WRITE).unwrap();
+            let (mr, key, _) = nic.reg_mr(pd, addr, LENGTH, addr, Access::LOCAL_WRITE | Access::MW_BIND).unwrap();
             let (cq, _) = nic.lock().create_cq(ctx, 256, 1, engine::CqOpts::default()).unwrap();
             (ctx, pd, (cq, mr), [Sge { addr, length: 8, lkey: LKey(key.0) }])
         });
@@ -423,5 +426,84 @@ fn the_link_that_gave_something_is_looked_at_first() {
         let core = pair.nic(1).core.lock();
         let first = core.engine.env().links()[core.round_robin.link];
         assert_ne!(first, LinkId::LOOPBACK, "message {id}");
+    }
+}
+
+/// Where the windows of this process are.
+fn windows() -> Vec<(u64, u64)> {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let windows = maps.lines().filter(|line| line.contains("/memfd:softrnic-window"));
+    let range = |line: &str| {
+        let (from, to) = line.split_once(' ')?.0.split_once('-')?;
+        Some((u64::from_str_radix(from, 16).ok()?, u64::from_str_radix(to, 16).ok()?))
+    };
+    windows.filter_map(range).collect()
+}
+
+/// Write the words by which peers mark their copies (`memory::shared`: 384 bytes into each half of a window).
+fn mark_copies(windows: &[(u64, u64)], mark: u64) {
+    let memory = std::fs::File::options().write(true).open("/proc/self/mem").unwrap();
+    for (from, to) in windows {
+        for half in [*from, from + (to - from) / 2] {
+            // It fails where another test's window has gone meanwhile.
+            let _ = std::os::unix::fs::FileExt::write_all_at(&memory, &mark.to_ne_bytes(), half + 384);
+        }
+    }
+}
+
+/// A message that takes a key back comes by the fast path. The poll returns behind the copies of peers by that key.
+#[test]
+fn a_key_that_a_message_takes_back_is_waited_for() {
+    for most in [1, 16] {
+        // Other tests of this process have windows, too.
+        let others = windows();
+        let pair = Pair::new(2);
+        let ours: Vec<_> = windows().into_iter().filter(|window| !others.contains(window)).collect();
+        assert!(!ours.is_empty());
+        pair.acquaint();
+        let End { nic, qp, mr, sges, .. } = pair.ends[1];
+        let (mw, old) = {
+            let mut core = pair.nics[nic].lock();
+            let pd = core.engine.mr_info(mr).unwrap().pd;
+            core.alloc_mw(pd, engine::MwKind::Type2).unwrap()
+        };
+        let rkey = ::verbs::RKey(old.0 ^ 1);
+        let (addr, access) = (sges[0].addr, Access::REMOTE_WRITE);
+        let bind = SendWr {
+            wr_id: 3,
+            opcode: Opcode::BindMw,
+            flags: SendFlags::SIGNALED,
+            imm_or_rkey: 0,
+            remote_srqn: 0,
+            body: &SendBody::BindMw { mw, rkey, mr: Some(mr), addr, length: LENGTH, access },
+            data: SendData::Sges(&[]),
+        };
+        pair.nics[nic].post_send(qp, &bind).unwrap();
+        assert_eq!(
+            pair.poll(1, 16).iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>(),
+            [(3, WcStatus::Success)]
+        );
+        // One receive is left behind the message, so that the program is likely to poll again.
+        pair.receive(1, 1);
+        pair.receive(1, 2);
+        let wr = SendWr {
+            wr_id: 5,
+            opcode: Opcode::SendWithInv,
+            flags: SendFlags::SIGNALED,
+            imm_or_rkey: rkey.0,
+            remote_srqn: 0,
+            body: &SendBody::Plain,
+            data: SendData::Sges(&pair.ends[0].sges),
+        };
+        mark_copies(&ours, u64::from(rkey.0) << 32 | 77);
+        pair.nic(0).post_send(pair.ends[0].qp, &wr).unwrap();
+        let ended = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(5));
+            mark_copies(&ours, 78);
+        });
+        let found = pair.poll(1, most);
+        assert_eq!(found.iter().map(|wc| (wc.wr_id, wc.status)).collect::<Vec<_>>(), [(1, WcStatus::Success)]);
+        assert!(!pair.nics[nic].core.lock().engine.env().is_unquiet(), "the copy is not waited for");
+        ended.join().unwrap();
     }
 }
