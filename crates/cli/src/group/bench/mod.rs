@@ -20,6 +20,9 @@ use crate::fixture::DeviceOptions;
 use crate::out::say;
 use row::{Results, Row};
 
+/// Ratios that have a bound are measured so many times as often on a page.
+const PAGE_ROUNDS: u32 = 5;
+
 /// Options of the command.
 #[derive(Args)]
 pub struct Options {
@@ -28,7 +31,8 @@ pub struct Options {
     /// Time for each measurement, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=60_000))]
     time: u64,
-    /// Rounds of the ratios: both sides of a ratio are measured one after the other in each
+    /// Rounds of the ratios: both sides of a ratio are measured one after the other in each. A page has five times as
+    /// many for ratios to bare chains and of applications
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Measure few sizes, windows and loads
@@ -40,6 +44,13 @@ pub struct Options {
     /// Write a page in Markdown, and its plots beside it; what is written by hand on the page stays
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
+}
+
+impl Options {
+    /// The rounds of ratios that a change of the processor's clock within a second would decide otherwise.
+    fn rounds_of_bounds(&self) -> u32 {
+        if self.page.is_some() { self.rounds.saturating_mul(PAGE_ROUNDS) } else { self.rounds }
+    }
 }
 
 /// Measure, and show it.

@@ -256,7 +256,7 @@ impl Run<'_> {
         let place = PlaceOptions::default();
         let (mut one, mut each) = (Vec::new(), Vec::new());
         let time = Duration::from_millis(self.options.time);
-        for _ in 0..self.options.rounds {
+        for round in 0..self.options.rounds_of_bounds() {
             let servers = self.stand.server(REPLICAS, &place, false, None)?;
             let mut work = nic(&self.fixture, &servers, SIZE, 1)?;
             let (mut bare, processes) = self.stand.bare(REPLICAS, SIZE, false)?;
@@ -273,10 +273,12 @@ impl Run<'_> {
             let (mut bare, processes) = self.stand.bare(REPLICAS, SIZE, true)?;
             let pairs = by_turns([&mut work, &mut bare], time, |_| Ok(()))?;
             let [ours, limit] = pairs.ways;
-            let setting = self.setting(Curve::NicEach, SIZE, REPLICAS, 1, &servers.place);
-            self.keep(setting, ours);
-            let setting = self.setting(Curve::BareEach, SIZE, REPLICAS, 1, &self.plain());
-            self.keep(setting, limit);
+            if round < self.options.rounds {
+                let setting = self.setting(Curve::NicEach, SIZE, REPLICAS, 1, &servers.place);
+                self.keep(setting, ours);
+                let setting = self.setting(Curve::BareEach, SIZE, REPLICAS, 1, &self.plain());
+                self.keep(setting, limit);
+            }
             drop((work, servers, bare, processes));
             each.push(pairs.ratio);
         }
@@ -314,13 +316,13 @@ impl Run<'_> {
         let mut ratios = [Vec::new(), Vec::new()];
         // The group of `work` is there from here on until the end.
         let before = posted(&servers)?;
-        for _ in 0..self.options.rounds {
+        for round in 0..self.options.rounds_of_bounds() {
             let applications = self.stand.applications(REPLICAS, &files)?;
-            let running = self.with_applications(&mut work, &servers.place, "running")?;
+            let running = self.with_applications(&mut work, &servers.place, "running", round)?;
             applications.iter().try_for_each(|it| it.signal(Signal::STOP))?;
-            ratios[0].push(self.with_applications(&mut work, &servers.place, "stopped")? / running);
+            ratios[0].push(self.with_applications(&mut work, &servers.place, "stopped", round)? / running);
             drop(applications);
-            ratios[1].push(self.with_applications(&mut work, &servers.place, "killed")? / running);
+            ratios[1].push(self.with_applications(&mut work, &servers.place, "killed", round)? / running);
         }
         self.posts = posted(&servers)?.saturating_sub(before);
         let [stopped, killed] = ratios;
@@ -329,10 +331,12 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn with_applications(&mut self, work: &mut dyn Work, place: &str, what: &str) -> Result<f64, String> {
+    fn with_applications(&mut self, work: &mut dyn Work, place: &str, what: &str, round: u32) -> Result<f64, String> {
         let measured = measure(work, self.effort(1))?;
-        let setting = self.setting(Curve::Nic, SIZE, REPLICAS, 1, place);
-        self.keep(Setting { applications: Some(what.into()), ..setting }, measured);
+        if round < self.options.rounds {
+            let setting = self.setting(Curve::Nic, SIZE, REPLICAS, 1, place);
+            self.keep(Setting { applications: Some(what.into()), ..setting }, measured);
+        }
         Ok(measured.microseconds.p50)
     }
 }
