@@ -147,9 +147,9 @@ pub struct Engine<P: Env> {
     /// How often each fast path was taken: posting, receiving, being acknowledged, acknowledging.
     #[cfg(test)]
     fast_paths: [u64; 4],
-    /// WRITEs and READs that were executed at their post.
+    /// WRITEs, READs, binds and LOCAL_INVs that were executed at their post.
     #[cfg(test)]
-    executed_at_post: [u64; 2],
+    executed_at_post: [u64; 4],
     /// Entries of managed queues that ran straight.
     #[cfg(test)]
     ran_straight: u64,
@@ -226,7 +226,7 @@ impl<P: Env> Engine<P> {
             #[cfg(test)]
             fast_paths: [0; 4],
             #[cfg(test)]
-            executed_at_post: [0; 2],
+            executed_at_post: [0; 4],
             #[cfg(test)]
             ran_straight: 0,
             #[cfg(test)]

@@ -10,6 +10,10 @@
 //! **Writing and reading** (`rdma`). An RDMA WRITE or READ takes the fast path at its post, too, if it is executed
 //! here: nothing is under way on the connection, and the last request of its kind was executed here. It is over then.
 //!
+//! **Windows** (`local`). The bind of a window, and LOCAL_INV, take the fast path at their post if all in front of them
+//! has gone out. They are over then, or are listed if something is under way. Without a completion, they end with the
+//! SEND in front of them.
+//!
 //! **Receiving** (`receive`). A packet takes the fast path if it is a whole message, no longer than the path MTU, and
 //! the expected one, for a receive with one entry. Its connection owes nothing but an acknowledgement, and has nothing
 //! under way. (RTR is enough, except for the first packet there.)
@@ -22,6 +26,7 @@
 //! are computed from its own state, and hold until that state may change: see [`crate::qps::Qps`].
 
 mod ack;
+mod local;
 pub(super) mod post;
 mod rdma;
 mod receive;

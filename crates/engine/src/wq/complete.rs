@@ -8,7 +8,7 @@ use crate::qp::Qp;
 use crate::rc::state::Response;
 use crate::wq::cq::{Cqe, Frees};
 
-const fn wc_opcode(opcode: Opcode) -> WcOpcode {
+pub(crate) const fn wc_opcode(opcode: Opcode) -> WcOpcode {
     match opcode {
         Opcode::Send | Opcode::SendWithImm | Opcode::SendWithInv => WcOpcode::Send,
         Opcode::RdmaWrite | Opcode::RdmaWriteWithImm => WcOpcode::RdmaWrite,

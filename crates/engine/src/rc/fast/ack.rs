@@ -23,7 +23,7 @@ struct Oldest {
     len: u32,
     /// The acknowledgement of this number ends the request.
     last: Psn,
-    /// The request is a small SEND; the slow path ends others.
+    /// The request is a small SEND, or a local one that wishes for no completion; the slow path ends others.
     small: bool,
 }
 
@@ -33,6 +33,7 @@ impl Qp {
         if let Some(e) = self.inflight.front() {
             // A request that is done, or has no sequence number, ends with the request before it.
             let ends = e.psns == 0 || e.done || e.error.is_some();
+            let local = matches!(e.opcode, Opcode::BindMw | Opcode::LocalInv) && e.done && e.error.is_none();
             // Long requests are timed, by reference or not.
             let sends = matches!(e.opcode, Opcode::Send | Opcode::SendWithImm | Opcode::SendWithInv);
             let small = sends && !e.by_ref && e.len < SHORTEST;
@@ -42,7 +43,7 @@ impl Qp {
                 flags: e.flags,
                 len: e.len,
                 last: if ends { e.first_psn.plus(0xff_ffff) } else { e.last_psn() },
-                small: small && !ends,
+                small: small && !ends || local && !e.flags.contains(SendFlags::SIGNALED),
             });
         }
         let number = self.sq.fetched - self.unlisted as u64;

@@ -41,6 +41,9 @@ impl<P: Env> Engine<P> {
             SendData::Sges([sge]) if matches!(wr.opcode, Opcode::RdmaWrite | Opcode::RdmaRead) => {
                 self.rdma_fast(id, wr, sge, now)
             }
+            SendData::Sges([]) if matches!(wr.opcode, Opcode::BindMw | Opcode::LocalInv) => {
+                self.local_fast(id, wr, now)
+            }
             SendData::Sges(&[sge]) => self.send_fast(id, wr, Data::Listed(sge), now),
             SendData::Inline([piece]) => self.send_fast(id, wr, Data::Inline(piece), now),
             _ => false,

@@ -2,6 +2,10 @@
 
 use super::*;
 
+/// The flags of requests that no packet carries: mostly none.
+const FLAGS: [SendFlags; 5] =
+    [SendFlags::SIGNALED, SendFlags::FENCE, SendFlags::empty(), SendFlags::empty(), SendFlags::empty()];
+
 impl Program {
     /// Has the network lose or exchange packets, or find room again; or the packets wish for no acknowledgement.
     pub(super) fn disturb(&mut self) {
@@ -75,7 +79,7 @@ impl Program {
         });
     }
 
-    /// Binds a window, and has the peer take its key back, or another one, by a SEND.
+    /// Binds a window, and takes its key back, or has the peer do that by a SEND; or another key.
     pub(super) fn take_back(&mut self, wr_id: u64) {
         let (end, peer) = self.end();
         let length = self.r.pick(&[64, 0x1_0000]); // peers are shown a long one
@@ -84,14 +88,19 @@ impl Program {
             n.engine.alloc_mw(n.pd, crate::MwKind::Type2).unwrap()
         });
         let key = old ^ 1;
+        let flags = self.r.pick(&FLAGS);
         let n = &self.t.fast.nodes[end.node];
         let (mr, access) = (n.engine.mem.find_mr(n.key), verbs::Access::REMOTE_READ);
         let body = SendBody::BindMw { mw, rkey: RKey(key), mr, addr: BASE, length, access };
-        let bind =
-            Request { opcode: Opcode::BindMw, flags: SendFlags::SIGNALED, imm: 0, body, sges: vec![], inline: None };
+        let bind = Request { opcode: Opcode::BindMw, flags, imm: 0, body, sges: vec![], inline: None };
         self.ask_for(end, &[bind], wr_id);
         self.receive(end, wr_id..wr_id + 2);
         self.arrive((peer.node, end.node), None, 8);
+        if self.r.coin() {
+            let imm = self.r.pick(&[key, key, key, key, key, old]);
+            let (opcode, body, flags) = (Opcode::LocalInv, SendBody::Plain, self.r.pick(&FLAGS));
+            self.ask_for(end, &[Request { opcode, flags, imm, body, sges: vec![], inline: None }], wr_id + 1);
+        }
         for n in 1..=self.r.pick(&[1, 1, 2]) {
             let mut send = self.small_request(peer, end);
             let imm = self.r.pick(&[key, key, key, key, old, self.extras[end.node].mrs[0].1]);
