@@ -145,6 +145,36 @@ unsafe fn post_small(qp: &Qp, wr: &ibv_send_wr) -> bool {
     post(SendData::Sges(&[sge]))
 }
 
+/// True if a list is one SEND of one entry, whose few bytes go with it.
+///
+/// # Safety
+/// As [`post_send`].
+#[inline(always)]
+unsafe fn is_inline(wr: *const ibv_send_wr) -> bool {
+    // SAFETY: NULL or live, and so is its list of entries, which has as many as it says (caller).
+    let Some(wr) = (unsafe { wr.as_ref() }) else { return false };
+    let inline = wr.opcode == sys::IBV_WR_SEND && wr.send_flags & sys::IBV_SEND_INLINE != 0;
+    // SAFETY: as above.
+    inline
+        && wr.num_sge == 1
+        && wr.next.is_null()
+        && unsafe { wr.sg_list.as_ref() }.is_some_and(|sge| sge.length <= SMALL)
+}
+
+/// Post such a SEND, as [`post_small`].
+///
+/// # Safety
+/// As [`post_send`], and [`is_inline`].
+#[inline(always)]
+unsafe fn post_inline(qp: &Qp, wr: &ibv_send_wr) -> bool {
+    // SAFETY: there is one entry, which names readable memory (caller), and both types have one layout (asserted
+    // above).
+    let piece = [unsafe { bytes(&*wr.sg_list.cast::<Sge>()) }];
+    let (wr_id, opcode, body) = (wr.wr_id, Opcode::Send, &SendBody::Plain);
+    let (flags, data) = (SendFlags::from_bits_truncate(wr.send_flags), SendData::Inline(&piece));
+    qp.nic.post_send_fast(qp.id, &SendWr { wr_id, opcode, flags, imm_or_rkey: 0, remote_srqn: 0, body, data })
+}
+
 /// Post one request.
 ///
 /// # Safety
@@ -212,8 +242,17 @@ unsafe extern "C" fn post_send_small(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad:
 /// As [`post_send`].
 #[inline(never)]
 unsafe extern "C" fn post_send_list(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
-    // SAFETY: live or NULL, and a list as the man page describes it.
+    // SAFETY: live or NULL, and a list as the man page describes it. (No other service than RC has a fast path for one
+    // that is inline.)
     unsafe {
+        if is_inline(wr)
+            && let Ok(qp) = Qp::of(qp)
+            && qp.ty == QpType::Rc
+            && qp.nic.alive()
+            && post_inline(qp, &*wr)
+        {
+            return 0;
+        }
         walk(wr, bad, |wr| wr.next, Qp::of(qp).map(|qp| (qp, qp.nic)), |qp, core, now, wr| send_one(core, qp, wr, now))
     }
 }

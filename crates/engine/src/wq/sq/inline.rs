@@ -28,21 +28,22 @@ impl SendQueue {
                 }
                 return piece.len() as u32;
             }
-            let mut left = *piece;
-            for places in self.data_places(number) {
-                let (these, others) = left.split_at(left.len().min(8 * places.len()));
+            let (these, others) = piece.split_at(FIRST);
+            let words = self.first(number).iter().skip(HEAD / 8);
+            for (place, word) in words.zip(these.as_chunks::<8>().0) {
+                place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+            }
+            let at = self.base(number) / WORDS;
+            let entries = self.entries.get(at + 1..at + self.stride).unwrap_or_default();
+            for (entry, these) in entries.iter().zip(others.chunks(8 * WORDS)) {
                 let (words, rest) = these.as_chunks::<8>();
-                for (place, word) in places.iter().zip(words) {
+                for (place, word) in entry.0.iter().zip(words) {
                     place.store(u64::from_ne_bytes(*word), Ordering::Relaxed);
                 }
-                if let Some(place) = places.get(words.len()).filter(|_| !rest.is_empty()) {
+                if let Some(place) = entry.0.get(words.len()).filter(|_| !rest.is_empty()) {
                     let mut word = [0u8; 8];
                     word[..rest.len()].copy_from_slice(rest);
                     place.store(u64::from_ne_bytes(word), Ordering::Relaxed);
-                }
-                left = others;
-                if left.is_empty() {
-                    break;
                 }
             }
             return piece.len() as u32;
