@@ -96,6 +96,12 @@ impl<M: TableMemory> Reader<M> {
     /// A copy of the tag's row; `None` if none is shown, or it is being changed.
     #[inline]
     pub fn find(&self, tag: u64) -> Option<[u64; VALUES]> {
+        self.find_seen(tag).map(|(_, values)| values)
+    }
+
+    /// As [`Reader::find`], with what [`Reader::stands`] wants to know.
+    #[inline]
+    pub fn find_seen(&self, tag: u64) -> Option<(Seen, [u64; VALUES])> {
         places::<M>(tag).find_map(|row| {
             let version = self.0.word(row).load(Ordering::Acquire);
             if version % 2 != 0 || self.0.word(row + 1).load(Ordering::Relaxed) != tag {
@@ -103,9 +109,22 @@ impl<M: TableMemory> Reader<M> {
             }
             let values = core::array::from_fn(|i| self.0.word(row + 2 + i).load(Ordering::Relaxed));
             fence(Ordering::Acquire); // the second look at the version comes after the fields
-            (self.0.word(row).load(Ordering::Relaxed) == version).then_some(values)
+            (self.0.word(row).load(Ordering::Relaxed) == version).then_some((Seen { row, version }, values))
         })
     }
+
+    /// True while the row is shown as it was when it was found.
+    #[inline]
+    pub fn stands(&self, seen: Seen) -> bool {
+        self.0.word(seen.row).load(Ordering::Acquire) == seen.version
+    }
+}
+
+/// A row that was found, and its version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    row: usize,
+    version: u64,
 }
 
 #[cfg(all(test, not(loom)))]

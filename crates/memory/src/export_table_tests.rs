@@ -31,6 +31,24 @@ fn what_is_shown_is_found_until_it_is_taken_back() {
     assert_eq!(r.find(7), None);
 }
 
+/// A row stands until it is written again, be it with the same values or for another tag.
+#[test]
+fn what_was_found_stands_until_the_row_is_written() {
+    let (mut w, r) = export_table();
+    assert!(w.publish(7, &[1; VALUES]));
+    let seen = |r: &Reader<_>| r.find_seen(7).map(|(seen, _)| seen).expect("it is shown");
+    let first = seen(&r);
+    assert!(r.stands(first) && r.stands(seen(&r)));
+    assert!(w.publish(7, &[1; VALUES]));
+    assert!(!r.stands(first) && r.stands(seen(&r)));
+    let second = seen(&r);
+    assert!(w.retract(7));
+    assert!(!r.stands(second));
+    // Whatever takes the place.
+    assert!((8..100).filter(|&tag| w.publish(tag, &[1; VALUES])).count() == ROWS);
+    assert!(!r.stands(first) && !r.stands(second));
+}
+
 #[test]
 fn a_full_table_exports_what_it_can() {
     let (mut w, r) = export_table();

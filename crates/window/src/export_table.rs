@@ -4,13 +4,14 @@
 //! A region's row has a second one beside it if it lies in the process's arena: which addresses do, and where. The
 //! arena's places are shown by themselves too, for messages that go by single copy, which name addresses and no keys.
 
-use memory::export_table::{VALUES, Writer};
+use memory::export_table::{Reader, VALUES, Writer};
 use memory::fds::TrackedFd;
-use memory::{OwnTable, arena, co_copy, single_copy};
+use memory::{OwnTable, PeerTable, arena, co_copy, single_copy};
 use verbs::{Access, CtxId, PdId, QpType, Qpn, RKey};
 use wire::{Export, ExportId, LinkId, Nanos, OneSided, OneSidedDone, OneSidedOp, PIECE, Span, check_one_sided};
 
 use crate::WindowEnv;
+use crate::known::{Found, Known, within};
 use crate::link::{Link, Remote, State};
 use crate::peers::monotonic;
 use crate::shared::{PLACES, Place};
@@ -39,13 +40,6 @@ const PLACE: u64 = 5 << 32;
 pub(crate) fn coarse_time() -> Nanos {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::MonotonicCoarse);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
-}
-
-/// The place in the arena of `len` bytes at this address, if all of them are there.
-fn within([start, bytes, at, ..]: [u64; VALUES], addr: u64, len: u32) -> Option<u64> {
-    let offset = addr.checked_sub(start)?;
-    let end = offset.checked_add(u64::from(len))?;
-    if end <= bytes { at.checked_add(offset) } else { None }
 }
 
 impl Remote {
@@ -328,6 +322,22 @@ struct Answers {
     shares: bool,
 }
 
+/// Checks a request against the rows, and keeps what they say for the next one.
+#[inline(never)] // where all is known, it takes no registers
+fn look(peer: &Reader<PeerTable>, request: &OneSided<'_>, known: &mut Known) -> Option<Found> {
+    let (qp_row, values) = peer.find_seen(tag(ExportId::Qp(request.dst)))?;
+    let qp = queue_pair(request.dst, values)?;
+    let (region_row, values) = peer.find_seen(tag(ExportId::Region(request.rkey.0)))?;
+    let region = region(request.rkey.0, values);
+    let (addr, epoch) = check_one_sided(qp, region, request)?;
+    let place = peer.find_seen(SHARED | u64::from(request.rkey.0)).and_then(|(place_row, values)| {
+        let at = within(values, addr, request.len)?;
+        known.keep(request, &qp, &region, [qp_row, region_row, place_row], values);
+        Some((at, values))
+    });
+    Some(Found { epoch, addr, place })
+}
+
 /// Executes a request. `by_memory`: only as a copy in memory, not by a system call.
 fn act(link: &mut Link, request: &OneSided<'_>, by_memory: bool, answers: Answers) -> Option<OneSidedDone> {
     if link.state != State::Up {
@@ -348,15 +358,13 @@ fn act(link: &mut Link, request: &OneSided<'_>, by_memory: bool, answers: Answer
     }
     let peer = remote.export_table.as_ref()?;
     link.copier.marked_by(link.producer.memory().copying(), request.rkey.0, || {
-        let qp = queue_pair(request.dst, peer.find(tag(ExportId::Qp(request.dst)))?)?;
-        let region = region(request.rkey.0, peer.find(tag(ExportId::Region(request.rkey.0)))?);
-        let (addr, epoch) = check_one_sided(qp, region, request)?;
         let prefix = request.local.prefix;
         let own = [Span { addr: prefix.as_ptr().expose_provenance() as u64, len: request.len, guarded: false }];
         let ours = if prefix.is_empty() { request.local.spans } else { &own[..] };
+        let known = remote.known.find(peer, request);
+        let Found { epoch, addr, place } = known.or_else(|| look(peer, request, &mut remote.known))?;
         let mapped = remote.arena.as_mut().zip(remote.pidfd.as_ref()).and_then(|(arena, pidfd)| {
-            let row = peer.find(SHARED | u64::from(request.rkey.0))?;
-            let at = within(row, addr, request.len)?;
+            let (at, row) = place?;
             arena.attach(pidfd, row[2], row[1]).ok()?;
             Some((arena, at))
         });

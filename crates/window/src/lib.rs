@@ -9,6 +9,7 @@
 //! * `multicast`: finding the members of a group. `sleep`: doorbells.
 //! * `thresholds`: when large messages go by single copy, and when through the window.
 //! * `export_table`: requests that the initiator executes, on what the peer shows of itself.
+//! * `known`: what of that is kept for the next request.
 //! * [`WindowEnv`]: all of it as the engine's [`wire::Env`].
 //!
 //! * `quiet`: waiting for peers' copies, without the lock.
@@ -24,6 +25,7 @@ mod events;
 mod export_table;
 mod facts;
 mod identity;
+mod known;
 mod link;
 mod meeting;
 mod multicast;

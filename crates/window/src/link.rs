@@ -19,6 +19,7 @@ use wire::{Fault, Packet, ShortPacket, SingleCopyError, Span, TicketRef};
 
 use crate::codec;
 use crate::identity::Identity;
+use crate::known::Known;
 use crate::peers::Who;
 use crate::quiet::Offence;
 use crate::rendezvous::{Message, NONCE};
@@ -136,6 +137,8 @@ pub(crate) struct Remote {
     pub favours_window: bool,
     /// What it shows, so that we execute requests by ourselves.
     pub export_table: Option<Reader<PeerTable>>,
+    /// What earlier requests found there.
+    pub known: Known,
     /// Its memory that we have mapped.
     pub arena: Option<arena::Peer>,
     /// It has one that cannot be mapped.

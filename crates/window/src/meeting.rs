@@ -24,6 +24,7 @@ use wire::{LinkId, SingleCopyError};
 use crate::WindowEnv;
 use crate::events::watch_bell;
 use crate::identity::Identity;
+use crate::known::Known;
 use crate::link::{Remote, Side, State};
 use crate::peers::{Standing, TURN, Who, unwatch};
 use crate::quiet::Offence;
@@ -80,6 +81,7 @@ impl WindowEnv {
             it_permitted: false,
             favours_window: false,
             export_table: None,
+            known: Known::default(),
             arena: None,
             arena_failed: false,
             alive_at: 0,
@@ -267,6 +269,7 @@ impl WindowEnv {
             .map(|fd| TrackedFd::new(fd.keep(), &self.fds));
         if remote.we_permitted {
             // An export table that is not as it must be is none: then requests are sent.
+            remote.known = Known::default();
             remote.export_table = fds.next().and_then(|fd| PeerTable::open(fd).ok()).map(Reader::new);
         }
         true

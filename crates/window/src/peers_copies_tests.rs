@@ -297,3 +297,53 @@ fn who_does_not_end_his_part_is_given_up() {
     assert!(!target.has_late_writer(there));
     assert_eq!(target.link(there).unwrap().state, State::Up);
 }
+
+/// What is known of a peer's rows holds for what they allow, and until one of them is written.
+#[test]
+fn what_is_known_of_rows_ends_with_them() {
+    use verbs::{Access, CtxId, PdId, QpType, RKey};
+    use wire::{Export, OneSided, OneSidedOp};
+    let (mut env, mut other, link, dst) = linked();
+    let Some(mapped) = other.allocate_shared(8192) else { panic!("memory cannot be shared here") };
+    let (src, pd, ctx) = (Qpn::new(0x777), PdId { index: 1, generation: 1 }, CtxId { index: 1, generation: 0 });
+    let (addr, write, service) = (mapped.addr(), Access::REMOTE_WRITE, QpType::Rc);
+    let shows = |other: &mut WindowEnv, access, epoch, length| {
+        other.publish(&Export::Region { key: 5, through: None, ctx, pd, access, addr, length, iova: 100 });
+        other.publish(&Export::Qp { qpn: dst, service, peer: src, ctx, pd: Some(pd), access: write, mtu: 4096, epoch });
+    };
+    let (own, rkey, op, before, after) = ([7u8; 64], RKey(5), OneSidedOp::Write, 0, 0);
+    let local = Payload { prefix: &own, spans: &[] };
+    let (len, mtu, queues) = (64, 4096, false);
+    let good = OneSided { service, src, dst, epoch: None, op, rkey, addr: 100, len, before, after, mtu, queues, local };
+    let mut epoch = |request| env.one_sided(link, &request).map(|done| done.epoch);
+    // Each is asked twice: the second time all is known.
+    let mut all = |found: [Option<u64>; 7]| {
+        let last = OneSided { addr: 100 + 4096 - 64, ..good };
+        let strange = OneSided { src: Qpn::new(0x778), ..good };
+        let wrong = [OneSided { addr: 99, ..good }, OneSided { addr: last.addr + 1, ..good }, strange];
+        let [low, high, strange] = wrong;
+        let read = OneSided { op: OneSidedOp::Read, ..good };
+        for request in
+            [good, last, low, high, strange, read, OneSided { epoch: Some(9), ..good }].into_iter().zip(found)
+        {
+            assert_eq!([epoch(request.0), epoch(request.0)], [request.1; 2], "{:?}", request.0);
+        }
+    };
+    let allowed = |n| [Some(n), Some(n), None, None, None, None, (n == 9).then_some(9)];
+    shows(&mut other, write, 9, 4096);
+    all(allowed(9));
+    shows(&mut other, write, 10, 4096);
+    all(allowed(10));
+    shows(&mut other, write, 9, 4095);
+    all([Some(9), None, None, None, None, None, Some(9)]);
+    shows(&mut other, Access::REMOTE_READ, 9, 4096);
+    all([None; 7]);
+    shows(&mut other, write, 9, 4096);
+    all(allowed(9));
+    for id in [ExportId::Qp(dst), ExportId::Region(5)] {
+        other.retract(id);
+        all([None; 7]);
+        shows(&mut other, write, 9, 4096);
+        all(allowed(9));
+    }
+}
