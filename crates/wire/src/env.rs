@@ -13,6 +13,7 @@
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::any::Any;
+use core::hint::cold_path;
 use core::sync::atomic::AtomicU64;
 
 use verbs::{Gid, Qpn, RKey};
@@ -263,7 +264,10 @@ impl EntryArray {
     pub fn words(&self) -> &[AtomicU64] {
         match &self.0 {
             Words::Mapped(words, _) => words,
-            Words::Own(words) => words,
+            Words::Own(words) => {
+                cold_path(); // no region is upon them
+                words
+            }
         }
     }
 

@@ -35,11 +35,17 @@ const LIST: usize = 6;
 /// The operation of a receive's entry: bits 0..8 of its first word.
 const RECV: u64 = 0x84;
 
+/// The words of an entry as it was posted, or bits for each of them. They are compared with the words of the array two
+/// at a time: aligned, they take no loads of their own.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Line([u64; WORDS]);
+
 /// The words of a request, copied.
 pub(crate) type Words = SmallVec<[u64; 4 * WORDS]>;
 
 /// A request as it is in the array, and as it was posted.
-type Request<'a> = (&'a [[AtomicU64; WORDS]], &'a [[u64; WORDS]]);
+type Request<'a> = (&'a [[AtomicU64; WORDS]], &'a [Line]);
 
 /// What a managed queue executes of what was written over its entries.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -133,9 +139,9 @@ pub(crate) struct Entries {
     array: EntryArray,
     pub rules: QueueRules,
     /// The entries as they were posted.
-    template: Box<[u64]>,
+    template: Box<[Line]>,
     /// The bits that may not be patched: of the first 64 bytes of a request, and of each further 64.
-    fixed: [[u64; WORDS]; 2],
+    fixed: [Line; 2],
     /// Words of a request.
     stride: usize,
     /// Places, less 1.
@@ -152,14 +158,14 @@ impl Entries {
             return Err(Errno::EINVAL);
         }
         let mut template = Vec::new();
-        template.try_reserve_exact(words).map_err(|_| Errno::ENOMEM)?;
-        template.resize(words, 0);
+        template.try_reserve_exact(words / WORDS).map_err(|_| Errno::ENOMEM)?;
+        template.resize(words / WORDS, Line([0; WORDS]));
         let mask = u64::from(depth.max(1).next_power_of_two()) - 1;
         Ok(Entries {
             array: array.clone(),
             rules: *rules,
             template: template.into(),
-            fixed: rules.patchable.map(|bits| std::array::from_fn(|i| !bytes_of((bits >> (i * 8)) as u8))),
+            fixed: rules.patchable.map(|bits| Line(std::array::from_fn(|i| !bytes_of((bits >> (i * 8)) as u8)))),
             stride: stride(max_sge) * WORDS,
             mask,
         })
@@ -182,7 +188,8 @@ impl Entries {
     /// Keeps the words of a request as they were posted.
     pub fn keep(&mut self, number: u64) {
         let base = self.base(number);
-        for (kept, word) in self.template.iter_mut().zip(self.array.words()).skip(base).take(self.stride) {
+        let template = self.template.iter_mut().flat_map(|line| &mut line.0);
+        for (kept, word) in template.zip(self.array.words()).skip(base).take(self.stride) {
             *kept = word.load(Ordering::Relaxed);
         }
     }
@@ -193,15 +200,24 @@ impl Entries {
         self.check(number, |chunk| words.extend_from_slice(chunk)).is_none().then_some(words)
     }
 
+    /// Such a copy of a request of 64 bytes. `None` for longer ones, too.
+    #[inline(always)]
+    pub fn only(&self, number: u64) -> Option<[u64; WORDS]> {
+        if self.stride != WORDS {
+            return None;
+        }
+        let at = (number & self.mask) as usize;
+        let words = self.array.words().as_chunks().0.get(at)?;
+        let template = self.template.get(at)?;
+        let (chunk, changed) = self.compare(words, template, 0);
+        (changed == 0 && self.may_be(template.0[0] as u8, chunk[0] as u8)).then_some(chunk)
+    }
+
     /// The first 64 bytes of such a copy.
     #[inline(always)]
     pub fn first(&self, number: u64) -> Option<[u64; WORDS]> {
         if self.stride == WORDS {
-            let at = (number & self.mask) as usize;
-            let words = self.array.words().as_chunks().0.get(at)?;
-            let template = self.template.as_chunks().0.get(at)?;
-            let (chunk, changed) = self.compare(words, template, 0);
-            return (changed == 0 && self.may_be(template[0] as u8, chunk[0] as u8)).then_some(chunk);
+            return self.only(number);
         }
         let mut first = None;
         self.check(number, |chunk| _ = first.get_or_insert(*chunk)).is_none().then_some(())?;
@@ -210,13 +226,13 @@ impl Entries {
 
     /// A copy of 64 bytes, and the bits that were patched in it and must not be.
     #[inline(always)]
-    fn compare(&self, words: &[AtomicU64; WORDS], template: &[u64; WORDS], kind: usize) -> ([u64; WORDS], u64) {
+    fn compare(&self, words: &[AtomicU64; WORDS], template: &Line, kind: usize) -> ([u64; WORDS], u64) {
         // A patch is complete before the entry is enabled, or its WAIT is met: what does either orders these loads
         // behind the patch.
         let chunk = words.each_ref().map(|word| word.load(Ordering::Relaxed));
         let mut changed = 0;
-        for i in 0..WORDS {
-            changed |= (chunk[i] ^ template[i]) & self.fixed[kind][i];
+        for ((word, kept), fixed) in chunk.iter().zip(&template.0).zip(&self.fixed[kind].0) {
+            changed |= (word ^ kept) & fixed;
         }
         (chunk, changed)
     }
@@ -240,7 +256,7 @@ impl Entries {
         let chunks = self.stride / WORDS;
         let at = (number & self.mask) as usize * chunks;
         let words = self.array.words().as_chunks().0.get(at..at + chunks)?;
-        Some((words, self.template.as_chunks().0.get(at..at + chunks)?))
+        Some((words, self.template.get(at..at + chunks)?))
     }
 
     /// Copies a request, 64 bytes at a time, for `take`; the rule that the copy breaks.
@@ -250,7 +266,7 @@ impl Entries {
             return Some("the queue has no such entry");
         };
         let (chunk, mut patched) = self.compare(words, template, 0);
-        let (posted, now) = (template[0] as u8, chunk[0] as u8);
+        let (posted, now) = (template.0[0] as u8, chunk[0] as u8);
         take(&chunk);
         for (words, template) in more.iter().zip(others) {
             let (chunk, changed) = self.compare(words, template, 1);
@@ -266,7 +282,8 @@ impl Entries {
     /// Adds to the count of an executed task, which the device counts on itself.
     pub fn count_on(&mut self, number: u64, step: u32) {
         let at = self.base(number) + 2;
-        if let (Some(kept), Some(word)) = (self.template.get_mut(at), self.array.words().get(at)) {
+        if let (Some(Line(kept)), Some(word)) = (self.template.get_mut(at / WORDS), self.array.words().get(at)) {
+            let kept = &mut kept[at % WORDS];
             *kept = kept.wrapping_add(step.into());
             // A patch is complete before its entry begins, so that no locked addition is needed.
             word.store(word.load(Ordering::Relaxed).wrapping_add(step.into()), Ordering::Relaxed);
@@ -369,7 +386,7 @@ impl ManagedRecv {
             return false;
         };
         let (chunk, mut patched) = self.entries.compare(words, template, 0);
-        let may_be = self.entries.may_be(template[0] as u8, chunk[0] as u8);
+        let may_be = self.entries.may_be(template.0[0] as u8, chunk[0] as u8);
         self.peeked = chunk[1];
         let (count, mut left) = ((chunk[0] >> 16) as u16 as usize, len);
         let mut sound = count <= (self.entries.stride - LIST) / 2;

@@ -99,8 +99,7 @@ impl SendQueue {
     /// breaks a rule, has inline data or a long list.
     #[inline(always)]
     pub fn head(&self) -> Option<Head> {
-        let managed = self.managed.as_ref().filter(|_| self.stride == 1)?;
-        let head = Head(managed.entries.first(self.fetched)?);
+        let head = Head(self.managed.as_ref()?.entries.only(self.fetched)?);
         let plain = (head.0[0] >> 16) as u16 <= 1 && !head.flags().contains(SendFlags::INLINE);
         plain.then_some(head)
     }
