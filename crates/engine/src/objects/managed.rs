@@ -243,9 +243,12 @@ impl<P: Env> Engine<P> {
         // The notice was for a caller that had to call `run`.
         self.done.notices.pop_if(|notice| *notice == Notice::Met);
         // In the order in which they began to wait: a queue that waits for another one comes behind it.
-        let mut due = std::mem::take(&mut self.done.due);
-        due.drain(..).for_each(|id| self.wake(id, |qp| _ = qp.sq.end_wait()));
-        self.done.due = due;
+        let mut at = 0;
+        while let Some(&id) = self.done.due.get(at) {
+            self.wake(id, |qp| _ = qp.sq.end_wait());
+            at += 1;
+        }
+        self.done.due.clear();
     }
 
     #[inline]

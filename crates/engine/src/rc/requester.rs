@@ -17,6 +17,16 @@ pub(crate) const MOST_PSNS: u32 = (1 << 23) - 1;
 /// The link has no room: the rest waits until it has.
 pub(crate) struct NoRoom;
 
+/// Why a straight run ([`super::straight`]) ended.
+pub(crate) enum Ran {
+    /// Nothing is left to do.
+    Over,
+    /// A SEND is under way, and no other entry may begin.
+    Sent,
+    /// The entry at the head takes the ordinary way.
+    Ordinary,
+}
+
 /// True for requests that no packet carries: they are executed when they are fetched.
 fn is_local(opcode: Opcode) -> bool {
     matches!(opcode, Opcode::LocalInv | Opcode::BindMw) || opcode.is_task()
@@ -34,10 +44,12 @@ impl<P: Env> Engine<P> {
         if !matches!(qp.state, QpState::Rts | QpState::Sqd) || qp.rc.rnr_until.is_some() {
             return Ok(());
         }
-        if qp.sq.managed.is_some() && self.run_straight(qp, now) {
-            return Ok(());
-        }
-        let result = self.run_entries(qp, now);
+        let ran = if qp.sq.managed.is_some() { self.run_straight(qp, now) } else { Ran::Ordinary };
+        let result = match ran {
+            Ran::Over => return Ok(()),
+            Ran::Sent => Ok(()),
+            Ran::Ordinary => self.run_entries(qp, now),
+        };
         self.retire(qp, now);
         self.set_ack_timer(qp, now);
         self.check_drained(qp);

@@ -18,6 +18,7 @@ use crate::Engine;
 use crate::objects::managed::Met;
 use crate::qp::Qp;
 use crate::rc::fast::post::is_one_packet;
+use crate::rc::requester::Ran;
 use crate::rc::responder::MOST_OWED;
 use crate::region::{NULL_ADDR, Regions};
 use crate::same_host::deliver::AS_TASKS;
@@ -27,8 +28,12 @@ use crate::wq::sq::Head;
 
 /// What became of the entry at the head.
 enum Step {
-    /// It was executed, and the next one follows.
+    /// It was executed, and changed nothing that ends the run.
+    Next,
+    /// It was executed, and the next one follows unless the run ends.
     Done,
+    /// It is under way.
+    Sent,
     /// The queue waits or rests.
     Over,
     /// It takes the ordinary way: nothing happened, or it is listed among the requests under way.
@@ -36,14 +41,15 @@ enum Step {
 }
 
 impl<P: Env> Engine<P> {
-    /// Executes the entries at the head of a managed queue. False if the entry at the head now takes the ordinary way.
-    pub(crate) fn run_straight(&mut self, qp: &mut Qp, now: Nanos) -> bool {
+    /// Executes the entries at the head of a managed queue.
+    #[inline(always)] // the only call
+    pub(crate) fn run_straight(&mut self, qp: &mut Qp, now: Nanos) -> Ran {
         let alone = qp.inflight.is_empty() && qp.state == QpState::Rts && !qp.halted;
         if !alone || !self.has_fast_path || !self.env.delivers_here() {
-            return false;
+            return Ran::Ordinary;
         }
         while qp.sq.is_runnable() {
-            let Some(head) = qp.sq.head() else { return false };
+            let Some(head) = qp.sq.head() else { return Ran::Ordinary };
             let step = match head.opcode() {
                 Some(Opcode::Nop | Opcode::Wait) => self.straight_task(qp, &head, now),
                 Some(Opcode::RdmaWrite) => self.straight_write(qp, &head, now),
@@ -51,16 +57,30 @@ impl<P: Env> Engine<P> {
                 _ => Step::Ordinary,
             };
             match step {
+                Step::Next => {}
+                // A completion that finds its queue full ends the queue pair (10.2.6.3).
+                Step::Done if qp.state != QpState::Rts || self.turn_is_over() || self.burst_exhausted() => {
+                    return Ran::Over;
+                }
                 Step::Done => {}
-                Step::Over => return true,
-                Step::Ordinary => return false,
-            }
-            // A completion that finds its queue full ends the queue pair (10.2.6.3).
-            if qp.state != QpState::Rts || self.turn_is_over() || self.burst_exhausted() {
-                return true;
+                // One packet ends no turn.
+                Step::Sent if self.waits_behind(qp) => return Ran::Sent,
+                Step::Sent => return Ran::Ordinary,
+                Step::Over => return Ran::Over,
+                Step::Ordinary => return Ran::Ordinary,
             }
         }
-        true
+        Ran::Over
+    }
+
+    /// True if the entry behind a SEND that is under way is a WAIT that is not met: then the queue waits. The other
+    /// entries are left to the ordinary way ([`Engine::run_tasks`]).
+    #[inline(always)] // the only call
+    fn waits_behind(&mut self, qp: &mut Qp) -> bool {
+        let plain = qp.sq.is_cyclic() && qp.sq.depth > 1 && qp.sq.is_runnable();
+        let Some(head) = qp.sq.head().filter(|_| plain) else { return false };
+        let passes = !head.flags().intersects(SendFlags::SIGNALED | SendFlags::FENCE);
+        passes && head.opcode() == Some(Opcode::Wait) && matches!(self.try_wait(qp, &head.wait()), Met::No)
     }
 
     #[inline(always)] // the only call
@@ -79,7 +99,7 @@ impl<P: Env> Engine<P> {
         let number = qp.sq.advance();
         qp.sq.count_on(number, step);
         self.straight_end(qp, head, number, WcOpcode::Task, 0, now);
-        Step::Done
+        if head.flags().contains(SendFlags::SIGNALED) { Step::Done } else { Step::Next }
     }
 
     /// An RDMA WRITE, in one piece: see [`Engine::one_sided_next`].
@@ -113,7 +133,10 @@ impl<P: Env> Engine<P> {
         };
         let here = link == LinkId::LOOPBACK && qp.cross_channel;
         let done = if here { self.execute_here(qp, &piece) } else { self.execute_piece(qp, link, &piece) };
-        let Some(done) = done else { return Step::Ordinary };
+        let Some(done) = done else {
+            self.has_not_begun(qp); // the ordinary way counts it
+            return Step::Ordinary;
+        };
         qp.sq.advance();
         (qp.same_host.peer_epoch, qp.same_host.reached) = (Some(done.epoch), true);
         qp.unreliable.lossy = false;
@@ -205,7 +228,7 @@ impl<P: Env> Engine<P> {
         let e = &mut qp.inflight[0];
         (e.sent, e.out) = (sge.length, true);
         qp.cursor = 1;
-        Step::Ordinary
+        Step::Sent
     }
 
     /// Takes an acknowledgement of the only request under way, if that is such a SEND. False if it takes the ordinary

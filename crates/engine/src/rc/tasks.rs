@@ -93,6 +93,15 @@ impl<P: Env> Engine<P> {
         true
     }
 
+    /// Takes back what [`Engine::may_begin`] has counted for an entry that did not begin.
+    #[cold]
+    pub(super) fn has_not_begun(&mut self, qp: &mut Qp) {
+        self.tasks = self.tasks.saturating_sub(1);
+        if qp.sq.unbegin() > IN_A_ROW {
+            self.done.credit.take_back();
+        }
+    }
+
     #[cold]
     fn rest(&mut self, qp: &mut Qp, now: Nanos) {
         let rest = REST << qp.sq.rest().min(LONGEST_REST);

@@ -153,7 +153,11 @@ fn a_write_that_has_to_be_sent_is_tried_once() {
     b.w.net.borrow_mut().exported[1] = shown;
     assert_eq!([next(&mut b), next(&mut b)], [(1, 1, 0), (1, 1, 1)], "one by the ordinary way, then straight");
     b.w.net.borrow_mut().exported[1].clear();
-    assert_eq!(next(&mut b).0, 2, "the first that does not reach the peer is tried in both ways");
+    assert_eq!(
+        next(&mut b),
+        (2, 1, 0),
+        "the first that does not reach the peer is tried in both ways, and begins once"
+    );
 }
 
 #[test]

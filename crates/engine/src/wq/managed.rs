@@ -126,6 +126,11 @@ impl Credit {
         self.0 = (self.0 + EACH).min(MOST);
     }
 
+    /// Takes back what was used up for an entry.
+    pub fn take_back(&mut self) {
+        self.0 += 1;
+    }
+
     /// Uses credit for one entry up, if there is any.
     pub fn use_up(&mut self) -> bool {
         let some = self.0 > 0;

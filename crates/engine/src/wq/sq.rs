@@ -292,6 +292,12 @@ impl SendQueue {
         self.in_a_row
     }
 
+    /// Takes one back that was counted; how many were counted before that.
+    pub fn unbegin(&mut self) -> u32 {
+        self.in_a_row = self.in_a_row.saturating_sub(1);
+        self.in_a_row + 1
+    }
+
     /// Begins a rest, in which no entry begins; how many came before it without a wait.
     pub fn rest(&mut self) -> u32 {
         (self.is_at_rest, self.in_a_row, self.rests) = (true, 0, self.rests.saturating_add(1));
