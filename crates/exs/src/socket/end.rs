@@ -62,7 +62,7 @@ const SPARE: usize = 8;
 /// The most requests in a row without a completion of their own; not more than a wr_id can say.
 const SILENT: usize = 64;
 /// The most pairs in [`End::idle`].
-const IDLE: usize = 8;
+const IDLE: usize = 16;
 
 /// An operation that is not done.
 struct Operation {
@@ -427,16 +427,11 @@ impl End {
             self.slots.copy_to(from, &memory.mr, to.offset as usize, to.len as usize);
         }
         let event = Event { truncated, ..Event::new(kind, handle, found) };
-        // The memory is given back before the event: the program may deregister it then.
-        if !self.leaving.is_empty() {
-            drop(memory);
-            self.leaving.push_back(Leaving { queue, event, waits: false });
-        } else if memory.lasting && self.idle.len() < IDLE {
-            let (queue, _) = self.idle.push_mut((queue, memory));
-            Taker::put(taker, queue, event);
+        if self.leaving.is_empty() {
+            self.tell_program(queue, memory, event, taker);
         } else {
             drop(memory);
-            Taker::put(taker, &queue, event);
+            self.leaving.push_back(Leaving { queue, event, waits: false });
         }
         self.free(slot);
         found.map(drop).map_err(|_| Reset::Memory)
@@ -562,7 +557,8 @@ impl End {
         if waits {
             self.posted += 1;
         }
-        let Some(Operation { queue, handle, kind, len, lost, .. }) = self.pending.remove(op.0) else { return Ok(()) };
+        let Some(operation) = self.pending.remove(op.0) else { return Ok(()) };
+        let Operation { queue, handle, kind, len, memory, lost } = operation;
         let mut event = Event::new(kind, handle, Ok(0));
         match outcome {
             Outcome::Sent => event.result = Ok(len),
@@ -575,6 +571,11 @@ impl End {
         if lost {
             event.result = Err(Errno(libc::EFAULT));
         }
+        if self.leaving.is_empty() && !waits {
+            self.tell_program(queue, memory, event, None);
+            return Ok(());
+        }
+        drop(memory);
         self.leaving.push_back(Leaving { queue, event, waits });
         self.leave();
         Ok(())

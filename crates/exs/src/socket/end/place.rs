@@ -5,8 +5,8 @@ use std::sync::Arc;
 use rdma::Sge;
 
 use super::super::Memory;
-use super::super::queue::Queue;
-use super::End;
+use super::super::queue::{Event, Queue, Taker};
+use super::{End, IDLE};
 use crate::protocol::{Buffer, Reset};
 
 impl End {
@@ -15,6 +15,25 @@ impl End {
         match self.idle.pop() {
             Some(idle) if Arc::ptr_eq(&idle.0, queue) && Arc::ptr_eq(&idle.1, memory) => idle,
             _ => (queue.clone(), memory.clone()),
+        }
+    }
+
+    /// Tell the program of the end of an operation, and keep what the operation had for the next ones. Other memory is
+    /// given back before: the program may deregister it then.
+    #[inline(always)]
+    pub(super) fn tell_program(
+        &mut self,
+        queue: Arc<Queue>,
+        memory: Arc<Memory>,
+        event: Event,
+        taker: Option<&mut Taker<'_>>,
+    ) {
+        if memory.lasting && self.idle.len() < IDLE {
+            let (queue, _) = self.idle.push_mut((queue, memory));
+            Taker::put(taker, queue, event);
+        } else {
+            drop(memory);
+            Taker::put(taker, &queue, event);
         }
     }
 
