@@ -293,9 +293,9 @@ impl Client {
         let before = std::mem::replace(&mut self.writes[turn.round as usize], write);
         match op {
             Some(&Operation::Write { offset, size }) if before => {
-                for (word, value) in message::write_words(&self.replicas, kind, offset, size) {
+                message::write_words(&self.replicas, kind, offset, size, |word, value| {
                     self.messages.word(at + word).store(value, Ordering::Relaxed);
-                }
+                });
             }
             _ => {
                 message::put(&self.replicas, turn, op, &mut self.scratch);

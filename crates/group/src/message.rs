@@ -79,19 +79,18 @@ pub fn put(replicas: &[Replica], turn: Turn, op: Option<&Operation>, out: &mut V
     out.resize(out.len() + kind.results(count), 0);
 }
 
-/// The words in which the messages of two gWRITEs in one round differ, and their values: most operations are gWRITEs,
-/// and the rest of the message stays.
-pub fn write_words(replicas: &[Replica], kind: Kind, offset: u64, size: u64) -> impl Iterator<Item = (usize, u64)> {
-    replicas.windows(2).enumerate().flat_map(move |(i, pair)| {
-        let at = i * (kind.lead() + kind.record()) + kind.lead();
-        let (from, to) = (pair[0].region + offset, pair[1].region + offset);
-        let length_and_key = size | u64::from(pair[0].lkey) << 32;
-        [
-            (at + field::ADDR.start, to),
-            (at + field::SGE_ADDR.start, from),
-            (at + field::SGE_LENGTH.start, length_and_key),
-        ]
-    })
+/// Gives `put` the words in which the messages of two gWRITEs in one round differ, and their values: most operations are
+/// gWRITEs, and the rest of the message stays.
+#[inline]
+pub fn write_words(replicas: &[Replica], kind: Kind, offset: u64, size: u64, mut put: impl FnMut(usize, u64)) {
+    let mut at = kind.lead();
+    for [this, next] in replicas.array_windows() {
+        let length_and_key = size | u64::from(this.lkey) << 32;
+        put(at + field::ADDR.start, next.region + offset);
+        put(at + field::SGE_ADDR.start, this.region + offset);
+        put(at + field::SGE_LENGTH.start, length_and_key);
+        at += kind.record() + kind.lead();
+    }
 }
 
 #[cfg(test)]
@@ -119,9 +118,9 @@ mod tests {
                     bytes
                 };
                 let (kind, mut bytes) = (Kind::of(round), made(0x1000, 64));
-                for (at, value) in write_words(&replicas, kind, 0x77, (1 << 31) - 1) {
+                write_words(&replicas, kind, 0x77, (1 << 31) - 1, |at, value| {
                     bytes[at..at + 8].copy_from_slice(&value.to_ne_bytes());
-                }
+                });
                 assert_eq!(bytes, made(0x77, (1 << 31) - 1));
                 assert_eq!(bytes.len(), kind.lead() + kind.message_len(0, count as usize));
             }
