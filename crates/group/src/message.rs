@@ -79,8 +79,8 @@ pub fn put(replicas: &[Replica], turn: Turn, op: Option<&Operation>, out: &mut V
     out.resize(out.len() + kind.results(count), 0);
 }
 
-/// Gives `put` the words in which the messages of two gWRITEs in one round differ, and their values: most operations are
-/// gWRITEs, and the rest of the message stays.
+/// Gives `put` the words in which the messages of two gWRITEs in one round differ, and their values. Most operations
+/// are gWRITEs, and the rest of the message stays.
 #[inline]
 pub fn write_words(replicas: &[Replica], kind: Kind, offset: u64, size: u64, mut put: impl FnMut(usize, u64)) {
     let mut at = kind.lead();
