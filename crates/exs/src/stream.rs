@@ -134,9 +134,9 @@ pub fn acks(data: u32) -> u32 {
 /// processors.
 const CHUNK: u32 = 64 << 10;
 
-/// A sender that has so many open receives does not wait for the next ones. It takes two rows to fill them, so one is
-/// open while the other one is under way.
-const KEEP: u32 = 2 * TOGETHER as u32;
+/// A sender that has so many open receives does not wait for the next ones: they are a row, while the next one is under
+/// way.
+const KEEP: u32 = TOGETHER as u32;
 
 /// From here on a copy costs more than the wait for a message.
 const LARGE: u32 = 8192;

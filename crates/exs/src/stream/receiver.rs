@@ -69,6 +69,8 @@ pub struct Receiver {
     pub(super) receives: VecDeque<Receive>,
     /// The first ones, which are advertised.
     pub(super) open: usize,
+    /// Adverts that are to go out with the last one.
+    pub(super) row: u32,
     /// Adverts of which the sender has not said that it is done with them.
     pub(super) unseen: u32,
     /// Bytes in the ring, and the place of the first one.
@@ -99,6 +101,7 @@ impl Receiver {
             fresh: true,
             receives: VecDeque::new(),
             open: 0,
+            row: 0,
             unseen: 0,
             used: 0,
             at: 0,
@@ -317,10 +320,14 @@ impl Receiver {
             return None;
         }
         // One that begins a row takes the others with it.
-        let (open, more) = (self.open as u32, self.receives.len() - self.open);
-        if open >= self.shape.keep && open.is_multiple_of(self.shape.row) && more < self.shape.row as usize {
-            return None;
+        if self.row == 0 {
+            let more = (self.receives.len() - self.open).min(self.shape.row as usize) as u32;
+            if self.open as u32 >= self.shape.keep && more < self.shape.row {
+                return None;
+            }
+            self.row = more;
         }
+        self.row -= 1;
         if !self.phase.is_multiple_of(2) {
             (self.phase, self.fresh) = (self.shape.phase(self.phase, 1), true);
         }
