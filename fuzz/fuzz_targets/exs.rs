@@ -128,7 +128,8 @@ fuzz_target!(|data: &[u8]| {
     let ours = Settings { kind, credits: 3, small, ring };
     // What the peer says of itself.
     let theirs = Settings { kind, credits: 2, small: 2 * small, ring: ring * 2 };
-    let mut hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false, mapped: false }.emit();
+    let mapped = kind == Kind::Stream && input.byte() & 1 == 1;
+    let mut hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false, mapped }.emit();
     let at = usize::from(input.byte()) % 64;
     if let Some(byte) = hello.get_mut(at) {
         *byte = input.byte();
@@ -142,6 +143,9 @@ fuzz_target!(|data: &[u8]| {
     let mut phase = 0u16;
     let (mut op, mut slot) = (0, 0);
     while !input.0.is_empty() && !world.reset {
+        if let Some(place) = connection.place_of_notice(op as u32) {
+            assert!(theirs.mapped && theirs.ring.addr.checked_add(u64::from(theirs.settings.ring)) <= Some(place.addr));
+        }
         op += 1;
         let len = u64::from(input.near() % 64);
         let buffer = Buffer { region: op, offset: 0, len };
@@ -178,6 +182,9 @@ fuzz_target!(|data: &[u8]| {
             6 if !world.writes.is_empty() => {
                 world.writes.pop_front();
                 connection.write_done();
+            }
+            15 if kind == Kind::Stream => {
+                if input.byte() & 1 == 1 { connection.look() } else { connection.stop_looking() }
             }
             14 => {
                 let (second, timeout) = (Duration::from_secs(1), Duration::from_secs(4));
@@ -220,7 +227,7 @@ fuzz_target!(|data: &[u8]| {
                 if input.byte() & 3 == 0 {
                     phase = phase.wrapping_add(2);
                 }
-                let message = match input.byte() % if kind == Kind::Stream { 16 } else { 8 } {
+                let message = match input.byte() % if kind == Kind::Stream { 19 } else { 8 } {
                     0 | 1 => Message::Advert { seq, addr: addr / 2, rkey: 1, len: len as u32, persistent },
                     2 => Message::Advert { seq, addr, rkey: 1, len: len as u32, persistent },
                     8 => Message::Room(ack),
@@ -228,6 +235,9 @@ fuzz_target!(|data: &[u8]| {
                     10 => Message::Retracted(input.near() as u16),
                     11 => Message::Seen(input.near() % 8),
                     12 => Message::Fin { seq: bytes },
+                    16 => Message::Looks,
+                    17 => Message::Sleeps,
+                    18 => Message::Slept,
                     13.. => {
                         let ack = Ack { late: false, ..ack };
                         let (first, wait_all) = (input.byte() & 1 == 1, persistent);

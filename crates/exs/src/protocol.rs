@@ -9,6 +9,7 @@
 
 mod bytes;
 mod connection;
+mod notice;
 mod packets;
 mod pulse;
 #[cfg(test)]
@@ -17,6 +18,7 @@ mod table;
 mod wire;
 
 pub use connection::{Connection, Output, Read, Write};
+pub use notice::{NOTICE, Notice, NoticePlaces};
 pub use table::{Buffer, Done, Op, Outcome, Refused, Remote, Reset, Taken, Transferred};
 pub use wire::{HEADER, HELLO, Hello, HelloError, Immediate, Kind, MAX_LEN, MAX_RING, MAX_SMALL, Malformed, Message};
 pub use wire::{ROW, Settings, TOGETHER, VERSION};

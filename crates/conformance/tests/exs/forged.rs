@@ -80,6 +80,11 @@ impl Forger {
         Hello::parse(&answer.private_data).expect("a greeting")
     }
 
+    /// End the connection.
+    pub fn leave(&self) {
+        self.id.disconnect(&self.qp).expect("it is connected");
+    }
+
     pub fn send(&self, bytes: &[u8]) {
         self.post(bytes);
         collect(&self.cq, 1);

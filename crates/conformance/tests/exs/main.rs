@@ -8,6 +8,7 @@ mod forked;
 mod invalidate;
 mod keys;
 mod many;
+mod notices;
 mod ring;
 mod soak;
 mod waits;

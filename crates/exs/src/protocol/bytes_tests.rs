@@ -104,7 +104,7 @@ impl World {
         let ends = [0, 1].map(|i| {
             let (ours, theirs) = (settings[i], settings[1 - i]);
             // As the peer hears them.
-            let hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false, mapped: false };
+            let hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false, mapped: true };
             let theirs = Hello::parse(&hello.emit()).expect("a greeting");
             let places = 1 + [random.below(6), random.below(20)][random.below(2) as usize] as usize;
             End {
@@ -264,6 +264,11 @@ impl World {
                 // Whether an end runs is the pulse's test; here a peer may be slow.
                 let (second, timeout) = (Duration::from_secs(1), Duration::from_secs(4));
                 let _ = self.ends[i].connection.tick(second, timeout, true);
+            }
+            12 if self.random.one_in(2) => {
+                // The wire is the same for notices: they are taken in where they were written.
+                let connection = &mut self.ends[i].connection;
+                if self.random.one_in(2) { connection.look() } else { connection.stop_looking() }
             }
             _ => {
                 self.output(i);

@@ -15,6 +15,7 @@
 use std::time::Duration;
 
 use super::bytes::Bytes;
+use super::notice::{Looking, NoticePlaces};
 use super::packets::Packets;
 use super::pulse::{Beat, Pulse};
 use super::table::{Buffer, Done, Op, Refused, Remote, Reset, Taken, Transferred};
@@ -103,8 +104,10 @@ pub struct Connection {
     end: End,
     pulse: Pulse,
     last: Last,
+    looking: Looking,
     windows: bool,
-    mapped: bool,
+    /// The peer's places for notices, and their ring.
+    places: Option<(NoticePlaces, Remote)>,
 }
 
 /// Call the same function of either kind.
@@ -132,8 +135,10 @@ impl Connection {
             Kind::Stream => End::Bytes(Bytes::new(ours, theirs, places)),
         };
         let (pulse, last) = (Pulse::default(), Last::No);
-        let Hello { windows, mapped, .. } = theirs;
-        let connection = Connection { kind: ours.kind, end, pulse, last, windows, mapped };
+        let Hello { windows, mapped, ring, settings } = theirs;
+        let places = mapped.then(|| (NoticePlaces::new(settings.ring, settings.credits), ring));
+        let looking = Looking::default();
+        let connection = Connection { kind: ours.kind, end, pulse, last, looking, windows, places };
         (ours.kind == theirs.settings.kind).then_some(connection)
     }
 
@@ -144,7 +149,7 @@ impl Connection {
             Kind::SeqPacket => ours_credits + theirs + 5,
             Kind::Stream => {
                 let credits = ours_credits.min(theirs);
-                2 * credits + acks(credits) + 7
+                2 * credits + acks(credits) + 10
             }
         }
     }
@@ -156,7 +161,37 @@ impl Connection {
 
     /// See [`Hello::mapped`], of the peer.
     pub fn peer_ring_is_mapped(&self) -> bool {
-        self.mapped
+        self.places.is_some()
+    }
+
+    /// The place for a notice with this number. `None`: the peer does not look at notices.
+    pub fn place_of_notice(&self, number: u32) -> Option<Remote> {
+        let (places, ring) = self.places.filter(|_| self.looking.peer)?;
+        // The end of the last one was checked when it came.
+        Some(Remote { addr: ring.addr + places.of(number), ..ring })
+    }
+
+    /// True if [`Connection::look`] would say something.
+    pub fn may_look(&self) -> bool {
+        self.looking.may_begin() && self.dead().is_none()
+    }
+
+    /// Tell the peer that this end looks at notices. It is one of a stream, whose ring peers map.
+    pub fn look(&mut self) {
+        let message = self.looking.begin();
+        self.say(message);
+    }
+
+    /// Tell the peer, if it was told so before, that this end looks no more.
+    pub fn stop_looking(&mut self) {
+        let message = self.looking.end();
+        self.say(message);
+    }
+
+    fn say(&mut self, message: Option<Message>) {
+        if let Some(message) = message.filter(|_| self.dead().is_none()) {
+            of!(mut self, end => end.outputs.push_back(Output::Send(message, None)));
+        }
     }
 
     /// True when no send is pending and FIN, if it was wanted, has been handed out.
@@ -280,6 +315,12 @@ impl Connection {
                 }
                 return Ok(false);
             }
+            Message::Looks if self.places.is_none() => return Err(Reset::Protocol),
+            Message::Looks | Message::Sleeps | Message::Slept => {
+                let answer = self.looking.take(message)?;
+                self.say(answer);
+                return Ok(false);
+            }
             _ => {}
         }
         match &mut self.end {
@@ -313,8 +354,8 @@ impl Connection {
         Some(taken)
     }
 
-    /// Take the completion of a WRITE of the peer in, with its immediate value and the number of bytes. An error is a
-    /// breach, as that of [`Connection::arrived`].
+    /// Take the completion of a WRITE of the peer in, or a notice, with its immediate value and the number of bytes. An
+    /// error is a breach, as that of [`Connection::arrived`].
     pub fn transferred(&mut self, imm: u32, len: u32) -> Result<(), Reset> {
         self.pulse.hear();
         match &mut self.end {

@@ -322,7 +322,10 @@ impl Packets {
             | Message::Seen(_)
             | Message::Data { .. }
             | Message::Ping
-            | Message::Pong => {
+            | Message::Pong
+            | Message::Looks
+            | Message::Sleeps
+            | Message::Slept => {
                 return Err(Reset::Protocol);
             }
         }

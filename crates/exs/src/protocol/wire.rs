@@ -5,7 +5,7 @@
 //! | byte | |
 //! |---|---|
 //! | 0-3 | magic, `exs!` |
-//! | 4 | version, 6 |
+//! | 4 | version, 7 |
 //! | 5 | kind: 1 SEQPACKET, 2 STREAM |
 //! | 6-7 | credits: advertisements and transfers that this end holds at a time, 1 to 1024 |
 //! | 8-11 | SEQPACKET: bytes of small data that this end takes in an advertisement, at most 65536 |
@@ -13,7 +13,7 @@
 //! | 16-23 | STREAM: address of the ring |
 //! | 24-27 | STREAM: key of the ring |
 //! | 28 | 1: the keys of advertisements and offers are those of windows of type 2; else 0 |
-//! | 29 | STREAM: 1: the ring lies in memory that peers of the same host map; else 0 |
+//! | 29 | STREAM: 1: the ring lies in memory that peers of the host map, and places for notices behind it; else 0 |
 //! | 30-31 | zero |
 //!
 //! A message is one SEND, or shares one with others. Its header has 32 bytes. Byte 0 is the type. SEQPACKET has:
@@ -54,17 +54,35 @@
 //! does, at once; bits 0-18 are those of the number of the first byte. The DATA that ends an offer may be a SEND with
 //! invalidate, with the offer's key, if the keys of its recipient are those of windows.
 //!
+//! LOOKS, 15, says that this end looks at notices, SLEEPS, 16, that it does no more, and SLEPT, 17, is the answer to
+//! SLEEPS. Bytes 1-31 of each are zero. Only an end with a ring that peers map sends LOOKS, and again only after
+//! SLEPT. Between LOOKS and SLEPT its peer may WRITE a notice in place of DATA. The places for notices begin at the
+//! next multiple of 32 bytes from the start of the ring behind its end. They are the least power of two that is not
+//! less than the credits of the end. A notice goes into the place of its number modulo their number:
+//!
+//! | byte | |
+//! |---|---|
+//! | 0-3 | its number, from 1 on |
+//! | 4-7 | messages, SENDs that several share counted once, and WRITEs with immediate that the sender has sent before |
+//! | 8-11 | the value of DATA |
+//! | 12-15 | the length of the WRITE |
+//! | 16-23 | the sum of bytes 0-15 ([`super::Notice`]) |
+//! | 24-31 | zero |
+//!
+//! The recipient takes a notice in behind so many messages, and before the next one.
+//!
 //! Two to four messages of one type may share a SEND, one header behind the other: ADVERT, OFFER or DATA. They mean
 //! what they would mean in as many SENDs. A SEND with invalidate then has the key of one of them. So each receive that
 //! an end posts has room for four headers.
 //!
 //! Bytes that are zero here are checked, so that a later version may use them.
 
+use super::notice::NoticePlaces;
 use super::table::Remote;
 use crate::stream::{Ack, LOW};
 
 /// Version of the protocol.
-pub const VERSION: u8 = 6;
+pub const VERSION: u8 = 7;
 /// Bytes of the private data.
 pub const HELLO: usize = 32;
 /// Bytes of a message's header.
@@ -115,7 +133,7 @@ pub struct Hello {
     pub ring: Remote,
     /// Its keys are those of windows, which this peer may invalidate when it is done with them.
     pub windows: bool,
-    /// Its ring lies in memory that peers map.
+    /// Its ring lies in memory that peers map, with places for notices behind it.
     pub mapped: bool,
 }
 
@@ -174,7 +192,8 @@ impl Hello {
             windows: hello[28] == 1,
             mapped: hello[29] == 1,
         };
-        let has_ring = (1..=MAX_RING).contains(&ring) && hello.ring.addr.checked_add(ring.into()).is_some();
+        let end = if hello.mapped { NoticePlaces::new(ring, credits).end() } else { ring.into() };
+        let has_ring = (1..=MAX_RING).contains(&ring) && hello.ring.addr.checked_add(end).is_some();
         let sound = (1..=MAX_CREDITS).contains(&credits) && small <= MAX_SMALL && (kind == Kind::SeqPacket || has_ring);
         // What the kind does not have is zero.
         if !sound || bytes[..HELLO] != hello.emit() || rest.iter().any(|byte| *byte != 0) {
@@ -265,6 +284,12 @@ pub enum Message {
     Ping,
     /// The answer.
     Pong,
+    /// This end looks at notices.
+    Looks,
+    /// This end looks at notices no more.
+    Sleeps,
+    /// The answer to it: no notice follows.
+    Slept,
 }
 
 /// A message that is not one of this protocol.
@@ -328,6 +353,9 @@ impl Message {
             }
             Message::Ping => 12,
             Message::Pong => 13,
+            Message::Looks => 15,
+            Message::Sleeps => 16,
+            Message::Slept => 17,
             Message::Data { imm, len } => {
                 (seq, size) = (imm, len);
                 14
@@ -369,6 +397,9 @@ impl Message {
             12 => Message::Ping,
             13 => Message::Pong,
             14 => Message::Data { imm: seq, len },
+            15 => Message::Looks,
+            16 => Message::Sleeps,
+            17 => Message::Slept,
             _ => return Err(Malformed),
         };
         let data_len = if let Message::Small { len, .. } = message { len as usize } else { 0 };
@@ -385,6 +416,11 @@ impl Message {
         let zero = be32(header, 0) == 2 << 24 && be64(header, 8) == 0 && be32(header, 16) == 0 && be64(header, 24) == 0;
         let right = zero && sent == HEADER + len as usize && u64::from(len) <= MAX_LEN;
         right.then_some((seq, len))
+    }
+
+    /// True for the header of DATA.
+    pub fn is_data(header: &[u8; HEADER]) -> bool {
+        header[0] == 14
     }
 
     /// True for the header of a message that may share a SEND with others of its type.
@@ -436,11 +472,11 @@ impl Immediate {
     }
 }
 
-fn be32(bytes: &[u8], at: usize) -> u32 {
+pub(super) fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 
-fn be64(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn be64(bytes: &[u8], at: usize) -> u64 {
     u64::from_be_bytes(std::array::from_fn(|i| bytes[at + i]))
 }
 

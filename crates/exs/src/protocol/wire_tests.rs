@@ -18,12 +18,12 @@ const PACKETS: Hello = Hello {
 
 #[test]
 fn a_greeting_has_its_bytes() {
-    let bytes = *b"exs!\x06\x02\x01\x02\0\0\0\0\0\0\x80\0\x11\x22\x33\x44\x55\x66\x77\x88\xa1\xa2\xa3\xa4\x01\x01\0\0";
+    let bytes = *b"exs!\x07\x02\x01\x02\0\0\0\0\0\0\x80\0\x11\x22\x33\x44\x55\x66\x77\x88\xa1\xa2\xa3\xa4\x01\x01\0\0";
     assert_eq!(STREAM.emit(), bytes);
     assert_eq!(Hello::parse(&bytes), Ok(STREAM));
     // librdmacm hands out more than was sent (rdma_get_cm_event(3)).
     assert_eq!(Hello::parse(&[&bytes[..], &[0; 24]].concat()), Ok(STREAM));
-    let bytes = [&b"exs!\x06\x01\0\x03\0\0\x80\0"[..], &[0; 20]].concat();
+    let bytes = [&b"exs!\x07\x01\0\x03\0\0\x80\0"[..], &[0; 20]].concat();
     assert_eq!(PACKETS.emit(), bytes[..]);
     assert_eq!(Hello::parse(&bytes), Ok(PACKETS));
 }
@@ -102,6 +102,9 @@ fn messages_have_their_bytes() {
         Message::Ping,
         Message::Pong,
         Message::Data { imm: 0x8000_0001, len: 9 },
+        Message::Looks,
+        Message::Sleeps,
+        Message::Slept,
     ];
     for message in all {
         assert_eq!(Message::parse(&message.emit(), HEADER), Ok(message));
@@ -143,7 +146,7 @@ fn a_small_is_parsed_as_any_message() {
 #[test]
 fn bytes_that_mean_nothing_are_refused() {
     // Each byte that a message has no use for.
-    let used: [(u8, &[(usize, usize)]); 10] = [
+    let used: [(u8, &[(usize, usize)]); 13] = [
         (1, &[(4, 16), (20, 28)]),
         (3, &[(4, 8)]),
         (6, &[(4, 8)]),
@@ -154,6 +157,9 @@ fn bytes_that_mean_nothing_are_refused() {
         (12, &[]),
         (13, &[]),
         (14, &[(4, 8), (20, 24)]),
+        (15, &[]),
+        (16, &[]),
+        (17, &[]),
     ];
     for (kind, used) in used {
         for at in (1..HEADER).filter(|at| !used.iter().any(|(start, end)| (*start..*end).contains(at))) {
@@ -164,7 +170,7 @@ fn bytes_that_mean_nothing_are_refused() {
             assert_eq!(Message::parse(&bytes, HEADER), Err(Malformed), "message {kind}, byte {at}");
         }
     }
-    for kind in [0, 15, 255] {
+    for kind in [0, 18, 255] {
         let mut bytes = [0; HEADER];
         bytes[0] = kind;
         assert_eq!(Message::parse(&bytes, HEADER), Err(Malformed));

@@ -33,10 +33,34 @@ pub(super) struct Shard {
 /// What the thread has that takes completions.
 #[derive(Default)]
 struct Polling {
-    last: Last,
+    ends: Ends,
     /// The place of those that were taken last: a new one would be cleared for each look.
     wcs: [Wc; FEW],
 }
+
+/// The connections that completions are handed to.
+#[derive(Default)]
+struct Ends {
+    last: Last,
+    /// Those that look at notices: while threads look, and none sleeps.
+    looking: Vec<Looking>,
+    /// Messages about long transfers that were found by looks since the queue was armed.
+    eager: u32,
+}
+
+/// A connection that looks at notices.
+struct Looking {
+    socket: Arc<Socket>,
+    /// Looks in a row that have found none.
+    idle: u32,
+}
+
+/// So many messages about long transfers must be found by looks alone before a connection looks at notices: to begin
+/// and to end it takes three messages.
+const EAGER: u32 = 16;
+
+/// After so many looks that have found none, a connection looks at notices no more.
+const IDLE: u32 = 1 << 14;
 
 /// The connection of the last completion, and the number of its queue pair: most completions follow one of their own
 /// connection.
@@ -141,10 +165,11 @@ impl Completions {
     pub fn leave(&self, qp: u32) {
         self.sockets.write().unwrap_or_else(PoisonError::into_inner).remove(&qp);
         for shard in self.shards().iter() {
-            let last = &mut shard.turn().last;
+            let Ends { last, looking, .. } = &mut shard.turn().ends;
             if last.as_ref().is_some_and(|(of, _)| *of == qp) {
                 *last = None;
             }
+            looking.retain(|looking| looking.socket.qp.load(Ordering::Relaxed) != qp);
         }
     }
 
@@ -158,8 +183,15 @@ impl Completions {
         self.sockets.read().unwrap_or_else(PoisonError::into_inner).get(&qp).cloned()
     }
 
-    /// Hand completions on; true if there was one. No socket may be locked by the caller.
-    pub fn poll(&self, how: How, closed: &mut Vec<Arc<Socket>>, mut taker: Option<&mut Taker<'_>>) -> bool {
+    /// Hand completions and notices on; true if there was one. No socket may be locked by the caller. `alone`: no
+    /// thread waits for the channel; one that begins to wait makes it false, and then comes with [`How::Arm`].
+    pub fn poll(
+        &self,
+        how: How,
+        alone: &dyn Fn() -> bool,
+        closed: &mut Vec<Arc<Socket>>,
+        mut taker: Option<&mut Taker<'_>>,
+    ) -> bool {
         let all = self.several.load(Ordering::Acquire).then(|| self.shards());
         let first = self.first.get().map(std::slice::from_ref).unwrap_or_default();
         let shards = all.as_ref().map_or(first, |all| all.as_slice());
@@ -171,7 +203,7 @@ impl Completions {
             }
             // Not by try_lock, with which the mutex would lean to no thread.
             let mut polling = if looks { shard.polling.lock() } else { shard.turn() };
-            let Polling { last, wcs } = &mut *polling;
+            let Polling { ends, wcs } = &mut *polling;
             if how == How::Arm {
                 // Before the look: what comes in between would wake no thread. A device that is gone: rdma_cm says so.
                 let _ = shard.cq.arm(false);
@@ -183,7 +215,15 @@ impl Completions {
             loop {
                 if let Ok(count @ 1..) = shard.cq.poll(&mut wcs[..most]) {
                     any = true;
-                    self.hand_on(last, &wcs[..count], closed, taker.as_deref_mut());
+                    let alone = looks.then_some(alone);
+                    self.hand_on(ends, &wcs[..count], alone, closed, taker.as_deref_mut());
+                    if looks {
+                        break;
+                    }
+                    continue;
+                }
+                if !ends.looking.is_empty() && ends.look_at_notices(closed) {
+                    any = true;
                     if looks {
                         break;
                     }
@@ -194,27 +234,84 @@ impl Completions {
                     break;
                 }
             }
+            if how == How::Arm {
+                ends.stop_looking();
+            }
             shard.looking.store(false, Ordering::Relaxed);
         }
         any
     }
 
-    fn hand_on(&self, last: &mut Last, wcs: &[Wc], closed: &mut Vec<Arc<Socket>>, mut taker: Option<&mut Taker<'_>>) {
+    /// `alone`: this is a look of a thread of the program; as in [`Completions::poll`].
+    fn hand_on(
+        &self,
+        ends: &mut Ends,
+        wcs: &[Wc],
+        alone: Option<&dyn Fn() -> bool>,
+        closed: &mut Vec<Arc<Socket>>,
+        mut taker: Option<&mut Taker<'_>>,
+    ) {
         for wcs in wcs.chunk_by(|a, b| a.qp_num() == b.qp_num()) {
             let number = wcs[0].qp_num();
-            if last.as_ref().is_none_or(|(of, _)| *of != number) {
-                *last = self.socket(number).map(|socket| (number, socket));
+            if ends.last.as_ref().is_none_or(|(of, _)| *of != number) {
+                ends.last = self.socket(number).map(|socket| (number, socket));
             }
-            let Some((_, socket)) = last else { continue };
+            let Some((_, socket)) = &ends.last else { continue };
             let mut inner = socket.inner();
             if let Some(end) = &mut inner.end {
                 end.take(wcs, taker.as_deref_mut());
+                if let Some(alone) = alone
+                    && end.wants_to_look()
+                {
+                    ends.eager += 1;
+                    if ends.eager > EAGER && alone() {
+                        end.begin_to_look();
+                        ends.looking.push(Looking { socket: socket.clone(), idle: 0 });
+                    }
+                }
             }
             socket.step(&mut inner);
             if matches!(inner.stage, Stage::Closed) {
                 drop(inner);
                 closed.push(socket.clone());
             }
+        }
+    }
+}
+
+impl Ends {
+    /// Take notices in; true if there was one.
+    fn look_at_notices(&mut self, closed: &mut Vec<Arc<Socket>>) -> bool {
+        let mut any = false;
+        self.looking.retain_mut(|Looking { socket, idle }| {
+            let mut inner = socket.inner();
+            let Some(end) = &mut inner.end else { return false };
+            if !end.look_at_notices() {
+                *idle += 1;
+                if *idle > IDLE {
+                    end.stop_looking();
+                }
+                return *idle <= IDLE && !end.is_dead();
+            }
+            (any, *idle) = (true, 0);
+            socket.step(&mut inner);
+            if matches!(inner.stage, Stage::Closed) {
+                closed.push(socket.clone());
+            }
+            true
+        });
+        any
+    }
+
+    /// Messages are waited for from now on.
+    fn stop_looking(&mut self) {
+        self.eager = 0;
+        for Looking { socket, .. } in self.looking.drain(..) {
+            let mut inner = socket.inner();
+            if let Some(end) = &mut inner.end {
+                end.stop_looking();
+            }
+            socket.step(&mut inner);
         }
     }
 }

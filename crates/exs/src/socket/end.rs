@@ -2,6 +2,7 @@
 
 mod begin;
 mod last;
+mod notice;
 mod place;
 mod post;
 mod row;
@@ -21,9 +22,11 @@ use super::pending::Pending;
 use super::queue::{Event, EventKind, Queue, Taker};
 use super::{Memory, Options};
 use crate::protocol::{
-    Connection, Done, HEADER, Hello, Kind, Message, Op, Outcome, Output, ROW, Refused, Remote, Reset, Taken,
-    Transferred,
+    Connection, Done, HEADER, Hello, Kind, Message, NOTICE, NoticePlaces, Op, Outcome, Output, ROW, Remote, Reset,
+    Taken, Transferred,
 };
+pub(super) use begin::Part;
+use notice::Notices;
 use row::Row;
 use word::Words;
 
@@ -120,6 +123,7 @@ pub(super) struct End {
     smalls: VecDeque<Op>,
     /// What the peer is to hear of WRITEs.
     words: Words,
+    notices: Notices,
     /// Messages that are to share the next SEND.
     row: Row,
     peer_has_windows: bool,
@@ -141,17 +145,6 @@ fn errno(why: Reset) -> Errno {
         Reset::Memory => libc::EFAULT,
         Reset::Closed => libc::ECANCELED,
         Reset::Stopped => libc::ETIMEDOUT,
-    })
-}
-
-fn refused(why: Refused) -> Errno {
-    Errno(match why {
-        Refused::Full | Refused::Nothing => libc::EAGAIN,
-        Refused::Shut => libc::EPIPE,
-        Refused::Gone => libc::ECONNRESET,
-        Refused::Empty | Refused::Twice => libc::EINVAL,
-        Refused::Long => libc::EMSGSIZE,
-        Refused::NotSupported => libc::EOPNOTSUPP,
     })
 }
 
@@ -182,12 +175,17 @@ impl End {
         let stream = settings.kind == Kind::Stream;
         id.init_qp(&qp, if stream { Access::REMOTE_WRITE } else { Access::REMOTE_READ })?;
         let slot = (HEADER + settings.small as usize).max(ROW);
-        let slots = device.pd.reg_mr(receive_slots * slot + sends * HEADER, Access::LOCAL_WRITE)?;
+        let behind = NoticePlaces::new(settings.ring, settings.credits);
+        let from = receive_slots * slot + sends * HEADER;
+        let written = if stream { behind.count() as usize * NOTICE } else { 0 };
+        let slots = device.pd.reg_mr(from + written, Access::LOCAL_WRITE)?;
         let mapped = stream.then(|| device.ring_place()).flatten();
         let (len, access) = (settings.ring as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
         let pd = &device.pd;
-        let ring = || if mapped.is_some() { pd.reg_mr_mapped(len, access) } else { pd.reg_mr(len, access) };
+        let with_places = || pd.reg_mr_mapped(behind.end() as usize, access);
+        let ring = || if mapped.is_some() { with_places() } else { pd.reg_mr(len, access) };
         let ring = stream.then(ring).transpose()?;
+        let notices = Notices::new(ring.as_deref().filter(|ring| ring.is_mapped()), behind, from);
         let keys = Keys::new(device.windows.then(|| device.pd.clone()));
         let end = End {
             qp,
@@ -210,6 +208,7 @@ impl End {
             pending: Pending::new(),
             smalls: VecDeque::new(),
             words: Words::default(),
+            notices,
             row: Row::default(),
             peer_has_windows: false,
             keys,
@@ -305,6 +304,10 @@ impl End {
     /// End the connection: the queue pair goes to ERR, then operations end.
     #[cold]
     pub fn reset(&mut self, why: Reset) {
+        if matches!(why, Reset::Peer | Reset::Stopped) {
+            // These transfers have come, as those have of which a message told.
+            let _ = self.take_notices(self.notices.most());
+        }
         // The peer's READs fail from here on. A queue pair that is in ERR already, or gone, cannot be read either.
         let _ = self.qp.set_state(rdma::QpState::Err);
         self.keys.drop_all();
@@ -386,6 +389,11 @@ impl End {
                 self.leave();
             }
             RECEIVE if good => {
+                if self.notices.are_there() {
+                    self.take_notices(self.notices.most())?;
+                    self.notices.heard();
+                }
+                let Some(protocol) = &mut self.protocol else { return Ok(()) };
                 if let Some(rkey) = wc.invalidated_rkey() {
                     self.keys.invalidated(rkey);
                 }
@@ -396,6 +404,9 @@ impl End {
                 }
                 let mut header = [0; HEADER];
                 self.slots.read(slot as usize * self.slot, &mut header);
+                if Message::is_data(&header) {
+                    self.notices.long_came();
+                }
                 if let Some(taken) = protocol.take_at_once(&header, len as usize) {
                     self.taken(slot as u32, taken, taker)?;
                 } else if len as usize > HEADER && Message::may_share(&header) {
@@ -580,16 +591,6 @@ impl End {
         self.leave();
         Ok(())
     }
-}
-
-/// A part of a memory, and whether a receive waits for all of it.
-#[derive(Clone, Copy)]
-pub(super) struct Part {
-    pub offset: usize,
-    pub len: usize,
-    pub wait_all: bool,
-    pub persistent: bool,
-    pub peek: bool,
 }
 
 fn of_status(status: Status) -> Reset {

@@ -310,7 +310,8 @@ impl Shared {
     /// True if something has come.
     pub fn look(&self, how: How, taker: Option<&mut Taker<'_>>) -> bool {
         let mut closed = Vec::new();
-        let came = self.device.completions.poll(how, &mut closed, taker);
+        let alone = || !self.lead.leads() && !self.is_awaited();
+        let came = self.device.completions.poll(how, &alone, &mut closed, taker);
         if came {
             self.tell_of_change();
         }

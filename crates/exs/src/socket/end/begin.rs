@@ -6,8 +6,29 @@ use rdma::Errno;
 
 use super::super::Memory;
 use super::super::queue::{Event, EventKind, Queue};
-use super::{AT_ONCE, End, FEW, Leaving, Operation, Part, refused};
-use crate::protocol::{Buffer, HEADER, Op, Reset};
+use super::{AT_ONCE, End, FEW, Leaving, Operation};
+use crate::protocol::{Buffer, HEADER, Op, Refused, Reset};
+
+/// A part of a memory, and whether a receive waits for all of it.
+#[derive(Clone, Copy)]
+pub(in crate::socket) struct Part {
+    pub offset: usize,
+    pub len: usize,
+    pub wait_all: bool,
+    pub persistent: bool,
+    pub peek: bool,
+}
+
+fn refused(why: Refused) -> Errno {
+    Errno(match why {
+        Refused::Full | Refused::Nothing => libc::EAGAIN,
+        Refused::Shut => libc::EPIPE,
+        Refused::Gone => libc::ECONNRESET,
+        Refused::Empty | Refused::Twice => libc::EINVAL,
+        Refused::Long => libc::EMSGSIZE,
+        Refused::NotSupported => libc::EOPNOTSUPP,
+    })
+}
 
 impl End {
     /// Begin an operation on a part of a memory.

@@ -20,10 +20,21 @@ impl End {
             self.words.wrote();
             return Ok(());
         }
+        let looks = self.peer_looks();
+        if looks {
+            self.tell()?;
+        }
         self.post(WRITE | NO_SLOT, SendOp::Write { addr, rkey }, Data::Sges(&[sge]))?;
         self.words.wrote();
         // Bounded by MAX_LEN.
         let len = from.len as u32;
+        if looks {
+            if self.notify(imm, len).is_err() {
+                // As below.
+                self.reset(Reset::Peer);
+            }
+            return Ok(());
+        }
         let due = self.words.hold(Message::Data { imm, len }, len, ends.then_some(rkey));
         if (due || self.asks) && self.tell().is_err() {
             // The WRITE is posted, and ends by its completion.
@@ -142,6 +153,9 @@ impl End {
         let quiet = wr_id == SEND | NO_SLOT && self.silent < SILENT.min(self.room / 4) && !self.shut;
         let wr_id = if quiet { wr_id } else { wr_id | (self.silent as u64) << 32 };
         let flags = if quiet { SendFlags::empty() } else { SendFlags::SIGNALED };
+        if matches!(op, SendOp::Send | SendOp::SendInv(_) | SendOp::WriteImm { .. }) {
+            self.notices.sent();
+        }
         self.qp.post_send(&SendWr { flags, ..SendWr::new(wr_id, op, data) })?;
         self.posted += 1;
         self.silent = if quiet { self.silent + 1 } else { 0 };
