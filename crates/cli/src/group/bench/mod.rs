@@ -1,5 +1,6 @@
 //! `softrnic group bench`: the time of group operations, beside chains with the processor on the path.
 
+mod aims;
 mod beside;
 mod page;
 mod parts;
@@ -68,6 +69,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     say!("{}; load {}", results.machine, results.load);
     table(results.rows.iter()).lines().iter().for_each(|line| say!("{line}"));
     bounds(&results).lines().iter().for_each(|line| say!("{line}"));
+    aims::table(&results).lines().iter().for_each(|line| say!("{line}"));
     say!("{}", results.posted());
     Ok(ExitCode::SUCCESS)
 }
