@@ -161,6 +161,21 @@ impl Pair {
             self.send(Message::Slept);
         }
     }
+
+    /// Has the socket take a byte in that a notice tells of: by a look, whose event is the result, or with the answer to
+    /// its message that it sleeps.
+    fn take_byte(&mut self) -> Option<Event> {
+        let mut event = None;
+        self.until("a notice, or the socket sleeps", |pair| {
+            event = pair.look();
+            event.is_some() || !pair.looks
+        });
+        if event.is_none() {
+            self.answer();
+            self.look_for_byte();
+        }
+        event
+    }
 }
 
 #[test]
@@ -172,15 +187,7 @@ fn a_program_that_looks_finds_notices() {
         pair.receive();
         let imm = pair.imm();
         pair.write(pair.sent, imm);
-        let mut event = None;
-        pair.until("a notice, or the socket sleeps", |pair| {
-            event = pair.look();
-            event.is_some() || !pair.looks
-        });
-        if event.is_none() {
-            pair.answer();
-            pair.look_for_byte();
-        }
+        let event = pair.take_byte();
         event.is_some_and(|event| event.result == Ok(1)) && pair.looks
     });
     assert!(found, "no notice was found by a look");
@@ -199,16 +206,7 @@ fn a_notice_waits_for_the_messages_in_front_of_it() {
         assert!(pair.look().is_none(), "a message is in front of it");
     }
     pair.send(Message::Ping);
-    // Taken in by a look, or with the answer.
-    let mut event = None;
-    pair.until("a notice, or the socket sleeps", |pair| {
-        event = pair.look();
-        event.is_some() || !pair.looks
-    });
-    if event.is_none() {
-        pair.answer();
-        pair.look_for_byte();
-    }
+    pair.take_byte();
 }
 
 #[test]
