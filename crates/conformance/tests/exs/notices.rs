@@ -162,8 +162,8 @@ impl Pair {
         }
     }
 
-    /// Has the socket take a byte in that a notice tells of: by a look, whose event is the result, or with the answer to
-    /// its message that it sleeps.
+    /// Has the socket take a byte in that a notice tells of: by a look, whose event is the result, or with the answer
+    /// to its message that it sleeps.
     fn take_byte(&mut self) -> Option<Event> {
         let mut event = None;
         self.until("a notice, or the socket sleeps", |pair| {
