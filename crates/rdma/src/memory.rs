@@ -244,14 +244,15 @@ impl Mr {
     /// The address of a part, checked.
     #[inline(always)]
     fn at(&self, offset: usize, len: usize) -> *mut u8 {
-        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
-        assert!(inside, "{len} bytes at {offset} are not inside {} bytes", self.len);
+        if offset.checked_add(len).is_none_or(|end| end > self.len) {
+            outside(offset, len, self.len);
+        }
         // SAFETY: inside the region.
         unsafe { self.start.as_ptr().add(offset) }
     }
 
     /// The address of a part that is going to be written, checked.
-    #[inline]
+    #[inline(always)]
     fn at_mut(&self, offset: usize, len: usize) -> *mut u8 {
         assert!(self.writable, "the region was registered for reading only");
         self.at(offset, len)
@@ -292,9 +293,31 @@ impl Mr {
         unsafe { copy(from, out.as_mut_ptr(), out.len()) }
     }
 
+    /// The `N` bytes at `offset`.
+    #[inline(always)]
+    pub fn read_array<const N: usize>(&self, offset: usize) -> [u8; N] {
+        let from = self.at(offset, N).cast_const();
+        let mut out = [0; N];
+        // The bytes belong to the completion that the caller saw before.
+        fence(Ordering::Acquire);
+        let (words, rest) = out.as_chunks_mut::<8>();
+        let bytes = words.len() * 8;
+        for (i, word) in words.iter_mut().enumerate() {
+            // SAFETY: inside the region; volatile because peers write there. A packed word may lie at any address.
+            *word = unsafe { from.cast::<Word>().add(i).read_volatile() }.0.to_ne_bytes();
+        }
+        for (i, byte) in rest.iter_mut().enumerate() {
+            // SAFETY: as above.
+            *byte = unsafe { from.add(bytes + i).read_volatile() };
+        }
+        // What is posted next may give the place to a peer.
+        fence(Ordering::Release);
+        out
+    }
+
     /// Copy `len` bytes from `offset` of this region to `to_offset` of another one. If the two parts overlap, any
     /// mixture of both may come out.
-    #[inline]
+    #[inline(always)]
     pub fn copy_to(&self, offset: usize, to: &Mr, to_offset: usize, len: usize) {
         let (from, to) = (self.at(offset, len), to.at_mut(to_offset, len));
         // SAFETY: both are inside their memory; see `copy`.
@@ -315,6 +338,14 @@ impl Mr {
 /// If it is longer than an entry can say (4 GiB - 1).
 pub(crate) fn entry_length(len: usize) -> u32 {
     u32::try_from(len).unwrap_or_else(|_| panic!("{len} bytes are more than an entry can have"))
+}
+
+/// The end of a program that reaches beyond a region. The numbers come in registers.
+#[cold]
+#[inline(never)]
+#[track_caller]
+fn outside(offset: usize, len: usize, have: usize) -> ! {
+    panic!("{len} bytes at {offset} are not inside {have} bytes")
 }
 
 /// A word at any address.
@@ -343,6 +374,15 @@ unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     }
     // SAFETY: all accesses lie inside the ranges, and a packed word may lie at any address.
     unsafe {
+        if (8..=16).contains(&len) {
+            // The first word and the last one, which may overlap.
+            let last = len - 8;
+            let ends = (from.cast::<Word>().read_volatile(), from.add(last).cast::<Word>().read_volatile());
+            to.cast::<Word>().write_volatile(ends.0);
+            to.add(last).cast::<Word>().write_volatile(ends.1);
+            fence(Ordering::Release);
+            return;
+        }
         for i in 0..words {
             to.cast::<Word>().add(i).write_volatile(from.cast::<Word>().add(i).read_volatile());
         }

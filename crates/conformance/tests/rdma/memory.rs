@@ -155,3 +155,36 @@ fn memory_that_peers_map_comes_and_goes() {
         assert!(!rest.is_mapped(), "ordinary memory is left");
     }
 }
+
+#[test]
+fn bytes_are_copied_in_every_length_from_and_to_any_place() {
+    let fixture = Fixture::open();
+    let (from, to) = (Buffer::new(&fixture, Access::LOCAL_WRITE), Buffer::new(&fixture, Access::LOCAL_WRITE));
+    let text: Vec<u8> = (0..LEN).map(|i| (i % 251) as u8).collect();
+    from.mr.write(0, &text);
+    let mut seen = vec![0; LEN];
+    for len in (0..=40).chain(250..260) {
+        for (at, to_at) in [(0, 0), (3, 8), (7, 1)] {
+            to.mr.write(0, &vec![0xee; LEN]);
+            from.mr.copy_to(at, &to.mr, to_at, len);
+            to.mr.read(0, &mut seen);
+            assert_eq!(&seen[to_at..to_at + len], &text[at..at + len], "{len} bytes from {at} to {to_at}");
+            let beside = seen[..to_at].iter().chain(&seen[to_at + len..]);
+            assert!(beside.into_iter().all(|byte| *byte == 0xee), "{len} bytes from {at} to {to_at} reach beyond");
+            let mut part = vec![0; len];
+            from.mr.read(at, &mut part);
+            assert_eq!(part, text[at..at + len], "{len} bytes at {at}");
+        }
+    }
+    assert_eq!(from.mr.read_array::<0>(LEN), [0; 0]);
+    assert_eq!(from.mr.read_array::<13>(7), text[7..20]);
+    assert_eq!(from.mr.read_array::<32>(LEN - 32), text[LEN - 32..]);
+    let beyond = [
+        catch_unwind(AssertUnwindSafe(|| assert_ne!(from.mr.read_array::<32>(LEN - 31), [0; 32]))),
+        catch_unwind(AssertUnwindSafe(|| from.mr.copy_to(LEN - 7, &to.mr, 0, 8))),
+        catch_unwind(AssertUnwindSafe(|| from.mr.copy_to(0, &to.mr, usize::MAX, 8))),
+    ];
+    assert!(beyond.iter().all(Result::is_err), "a copy beyond the region must panic");
+    from.end();
+    to.end();
+}
