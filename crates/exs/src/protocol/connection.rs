@@ -346,6 +346,7 @@ impl Connection {
 
     /// Take a message in that needs nothing but the next receive: small data. The caller copies them to their place,
     /// ends the receive, and posts the slot. `None`: [`Connection::arrived`] is to take it in.
+    #[inline(always)]
     pub fn take_at_once(&mut self, header: &[u8; HEADER], len: usize) -> Option<Taken> {
         let End::Packets(end) = &mut self.end else { return None };
         let (seq, len) = Message::parse_small(header, len)?;

@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use memory::biased::{Mutex, MutexGuard};
 use rdma::{CompChannel, Context, Cq, Wc};
 
+use super::end::End;
 use super::queue::Taker;
 use super::{Socket, Stage};
 
@@ -185,64 +186,112 @@ impl Completions {
 
     /// Hand completions and notices on; true if there was one. No socket may be locked by the caller. `alone`: no
     /// thread waits for the channel; one that begins to wait makes it false, and then comes with [`How::Arm`].
+    #[inline(always)]
     pub fn poll(
+        &self,
+        how: How,
+        alone: &dyn Fn() -> bool,
+        closed: &mut Vec<Arc<Socket>>,
+        taker: Option<&mut Taker<'_>>,
+    ) -> bool {
+        match (self.first.get(), how) {
+            _ if self.several.load(Ordering::Acquire) => self.poll_several(how, alone, closed, taker),
+            (None, _) => false,
+            (Some(shard), How::Look(turns)) => self.look_at(shard, turns, alone, closed, taker),
+            (Some(shard), How::All | How::Arm) => self.take_all(shard, how == How::Arm, closed),
+        }
+    }
+
+    /// As [`Completions::poll`], where there are several queues: a look goes on to the next one at once.
+    #[inline(never)]
+    fn poll_several(
         &self,
         how: How,
         alone: &dyn Fn() -> bool,
         closed: &mut Vec<Arc<Socket>>,
         mut taker: Option<&mut Taker<'_>>,
     ) -> bool {
-        let all = self.several.load(Ordering::Acquire).then(|| self.shards());
-        let first = self.first.get().map(std::slice::from_ref).unwrap_or_default();
-        let shards = all.as_ref().map_or(first, |all| all.as_slice());
         let mut any = false;
-        for shard in shards {
-            let looks = matches!(how, How::Look(_));
-            if looks && shard.polling.is_locked() {
-                continue;
-            }
-            // Not by try_lock, with which the mutex would lean to no thread.
-            let mut polling = if looks { shard.polling.lock() } else { shard.turn() };
-            let Polling { ends, wcs } = &mut *polling;
-            if how == How::Arm {
-                // Before the look: what comes in between would wake no thread. A device that is gone: rdma_cm says so.
-                let _ = shard.cq.arm(false);
-            }
-            shard.looking.store(looks, Ordering::Relaxed);
-            let mut turns = if let (How::Look(turns), [_]) = (how, shards) { turns } else { 1 };
-            // A look that must wait is for one completion, which costs the device less.
-            let mut most = FEW;
-            loop {
-                if let Ok(count @ 1..) = shard.cq.poll(&mut wcs[..most]) {
-                    any = true;
-                    let alone = looks.then_some(alone);
-                    self.hand_on(ends, &wcs[..count], alone, closed, taker.as_deref_mut());
-                    if looks {
-                        break;
-                    }
-                    continue;
-                }
-                if !ends.looking.is_empty() && ends.look_at_notices(closed) {
-                    any = true;
-                    if looks {
-                        break;
-                    }
-                    continue;
-                }
-                (turns, most) = (turns - 1, 1);
-                if turns == 0 || shard.waits.load(Ordering::Relaxed) > 0 {
-                    break;
-                }
-            }
-            if how == How::Arm {
-                ends.stop_looking();
-            }
-            shard.looking.store(false, Ordering::Relaxed);
+        for shard in self.shards().iter() {
+            any |= match how {
+                How::Look(_) => self.look_at(shard, 1, alone, closed, taker.as_deref_mut()),
+                How::All | How::Arm => self.take_all(shard, how == How::Arm, closed),
+            };
         }
         any
     }
 
-    /// `alone`: this is a look of a thread of the program; as in [`Completions::poll`].
+    /// [`How::Look`].
+    #[inline(never)]
+    fn look_at(
+        &self,
+        shard: &Shard,
+        mut turns: u32,
+        alone: &dyn Fn() -> bool,
+        closed: &mut Vec<Arc<Socket>>,
+        taker: Option<&mut Taker<'_>>,
+    ) -> bool {
+        if shard.polling.is_locked() {
+            return false;
+        }
+        // Not by try_lock, with which the mutex would lean to no thread.
+        let mut polling = shard.polling.lock();
+        let Polling { ends, wcs } = &mut *polling;
+        shard.looking.store(true, Ordering::Relaxed);
+        // A look that must wait is for one completion, which costs the device less.
+        let mut most = FEW;
+        let came = loop {
+            match shard.cq.poll(&mut wcs[..most]) {
+                Ok(1) => {
+                    // A way of its own, without loops: a program that waits mostly has one message.
+                    let wc = &wcs[0];
+                    self.hand_to(ends, wc.qp_num(), Some(alone), closed, |end| end.take_one(wc, taker));
+                    break true;
+                }
+                Ok(count @ 2..) => {
+                    self.hand_on(ends, &wcs[..count], Some(alone), closed, taker);
+                    break true;
+                }
+                _ => {}
+            }
+            if !ends.looking.is_empty() && ends.look_at_notices(closed) {
+                break true;
+            }
+            (turns, most) = (turns - 1, 1);
+            if turns == 0 || shard.waits.load(Ordering::Relaxed) > 0 {
+                break false;
+            }
+        };
+        shard.looking.store(false, Ordering::Relaxed);
+        came
+    }
+
+    /// [`How::All`] and [`How::Arm`].
+    #[inline(never)]
+    fn take_all(&self, shard: &Shard, arm: bool, closed: &mut Vec<Arc<Socket>>) -> bool {
+        let mut polling = shard.turn();
+        let Polling { ends, wcs } = &mut *polling;
+        if arm {
+            // Before the look: what comes in between would wake no thread. A device that is gone: rdma_cm says so.
+            let _ = shard.cq.arm(false);
+        }
+        let mut any = false;
+        loop {
+            if let Ok(count @ 1..) = shard.cq.poll(wcs) {
+                self.hand_on(ends, &wcs[..count], None, closed, None);
+            } else if ends.looking.is_empty() || !ends.look_at_notices(closed) {
+                break;
+            }
+            any = true;
+        }
+        if arm {
+            ends.stop_looking();
+        }
+        any
+    }
+
+    /// Hand completions on. `alone`: this is a look of a thread of the program; as in [`Completions::poll`].
+    #[inline(never)]
     fn hand_on(
         &self,
         ends: &mut Ends,
@@ -252,29 +301,42 @@ impl Completions {
         mut taker: Option<&mut Taker<'_>>,
     ) {
         for wcs in wcs.chunk_by(|a, b| a.qp_num() == b.qp_num()) {
-            let number = wcs[0].qp_num();
-            if ends.last.as_ref().is_none_or(|(of, _)| *of != number) {
-                ends.last = self.socket(number).map(|socket| (number, socket));
-            }
-            let Some((_, socket)) = &ends.last else { continue };
-            let mut inner = socket.inner();
-            if let Some(end) = &mut inner.end {
-                end.take(wcs, taker.as_deref_mut());
-                if let Some(alone) = alone
-                    && end.wants_to_look()
-                {
-                    ends.eager += 1;
-                    if ends.eager > EAGER && alone() {
-                        end.begin_to_look();
-                        ends.looking.push(Looking { socket: socket.clone(), idle: 0 });
-                    }
+            let take = |end: &mut End| end.take(wcs, taker.as_deref_mut());
+            self.hand_to(ends, wcs[0].qp_num(), alone, closed, take);
+        }
+    }
+
+    /// Have the end of a queue pair take its completions.
+    #[inline(always)]
+    fn hand_to(
+        &self,
+        ends: &mut Ends,
+        qp: u32,
+        alone: Option<&dyn Fn() -> bool>,
+        closed: &mut Vec<Arc<Socket>>,
+        take: impl FnOnce(&mut End),
+    ) {
+        if ends.last.as_ref().is_none_or(|(of, _)| *of != qp) {
+            ends.last = self.socket(qp).map(|socket| (qp, socket));
+        }
+        let Some((_, socket)) = &ends.last else { return };
+        let mut inner = socket.inner();
+        if let Some(end) = &mut inner.end {
+            take(end);
+            if let Some(alone) = alone
+                && end.wants_to_look()
+            {
+                ends.eager += 1;
+                if ends.eager > EAGER && alone() {
+                    end.begin_to_look();
+                    ends.looking.push(Looking { socket: socket.clone(), idle: 0 });
                 }
             }
-            socket.step(&mut inner);
-            if matches!(inner.stage, Stage::Closed) {
-                drop(inner);
-                closed.push(socket.clone());
-            }
+        }
+        socket.step(&mut inner);
+        if matches!(inner.stage, Stage::Closed) {
+            drop(inner);
+            closed.push(socket.clone());
         }
     }
 }

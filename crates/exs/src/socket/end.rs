@@ -6,6 +6,7 @@ mod notice;
 mod place;
 mod post;
 mod row;
+mod small;
 mod word;
 
 use std::collections::VecDeque;
@@ -23,7 +24,7 @@ use super::queue::{Event, EventKind, Queue, Taker};
 use super::{Memory, Options};
 use crate::protocol::{
     Connection, Done, HEADER, Hello, Kind, Message, NOTICE, NoticePlaces, Op, Outcome, Output, ROW, Remote, Reset,
-    Taken, Transferred,
+    Transferred,
 };
 pub(super) use begin::Part;
 use notice::Notices;
@@ -337,15 +338,35 @@ impl End {
     /// Take completions in, and do what follows.
     pub fn take(&mut self, wcs: &[Wc], mut taker: Option<&mut Taker<'_>>) {
         for wc in wcs {
-            if let Err(why) = self.completed(wc, taker.as_deref_mut()) {
-                self.reset(why);
+            if !self.take_small(wc, taker.as_deref_mut()) {
+                self.take_other(wc);
             }
         }
         self.act();
         self.tell_when_written();
     }
 
-    fn completed(&mut self, wc: &Wc, taker: Option<&mut Taker<'_>>) -> Result<(), Reset> {
+    /// As [`End::take`], of one.
+    #[inline(always)]
+    pub fn take_one(&mut self, wc: &Wc, taker: Option<&mut Taker<'_>>) {
+        if self.take_small(wc, taker) {
+            // It is no WRITE.
+            self.act();
+            return;
+        }
+        self.take_other(wc);
+        self.act();
+        self.tell_when_written();
+    }
+
+    #[inline(never)]
+    fn take_other(&mut self, wc: &Wc) {
+        if let Err(why) = self.completed(wc) {
+            self.reset(why);
+        }
+    }
+
+    fn completed(&mut self, wc: &Wc) -> Result<(), Reset> {
         let Some(protocol) = &mut self.protocol else {
             self.early.push(*wc);
             return Ok(());
@@ -407,9 +428,7 @@ impl End {
                 if Message::is_data(&header) {
                     self.notices.long_came();
                 }
-                if let Some(taken) = protocol.take_at_once(&header, len as usize) {
-                    self.taken(slot as u32, taken, taker)?;
-                } else if len as usize > HEADER && Message::may_share(&header) {
+                if len as usize > HEADER && Message::may_share(&header) {
                     let mut row = [0; ROW];
                     let bytes = row.get_mut(..len as usize).ok_or(Reset::Protocol)?;
                     self.slots.read(slot as usize * self.slot, bytes);
@@ -424,31 +443,8 @@ impl End {
         if good { Ok(()) } else { Err(of_status(wc.status())) }
     }
 
-    /// End a receive with the small data of a slot.
-    fn taken(
-        &mut self,
-        slot: u32,
-        Taken { op, to, truncated }: Taken,
-        taker: Option<&mut Taker<'_>>,
-    ) -> Result<(), Reset> {
-        let Some(Operation { queue, handle, kind, memory, .. }) = self.pending.remove(op.0) else { return Ok(()) };
-        let found = memory.is_there(to.offset, to.len).then_some(to.len).ok_or(Errno(libc::EFAULT));
-        if to.len > 0 && found.is_ok() {
-            let from = slot as usize * self.slot + HEADER;
-            self.slots.copy_to(from, &memory.mr, to.offset as usize, to.len as usize);
-        }
-        let event = Event { truncated, ..Event::new(kind, handle, found) };
-        if self.leaving.is_empty() {
-            self.tell_program(queue, memory, event, taker);
-        } else {
-            drop(memory);
-            self.leaving.push_back(Leaving { queue, event, waits: false });
-        }
-        self.free(slot);
-        found.map(drop).map_err(|_| Reset::Memory)
-    }
-
     /// Post a slot again, soon.
+    #[inline]
     fn free(&mut self, slot: u32) {
         self.spare.push(slot);
         if self.spare.len() == SPARE {

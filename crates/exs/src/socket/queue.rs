@@ -446,6 +446,26 @@ impl Queue {
                 }
             }
         }
+        if taken > 0 {
+            // Mostly there is no other one.
+            let mut state = self.state();
+            if state.events.is_empty() || taken == most {
+                state.places -= taken;
+                return Ok(());
+            }
+        }
+        self.take_rest(began, out, (most, least, taken), timeout)
+    }
+
+    /// Take events behind those that have gone directly, and wait for them.
+    #[inline(never)]
+    fn take_rest(
+        &self,
+        began: &mut Option<Instant>,
+        out: &mut Vec<Event>,
+        (most, least, taken): (usize, usize, usize),
+        timeout: Option<Duration>,
+    ) -> Result<(), Errno> {
         let mut waits = None;
         let mut state = self.state();
         while taken + state.events.len() < least {

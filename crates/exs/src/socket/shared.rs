@@ -300,14 +300,15 @@ impl Shared {
         self.look(How::Arm, None);
     }
 
-    /// Move bytes of all connections, looking up to `turns` times for the first completion.
-    /// True if there was one.
+    /// Move bytes of all connections, looking up to `turns` times for the first completion. True if there was one.
+    #[inline(always)]
     pub fn progress_soon(&self, turns: u32, taker: Option<&mut Taker<'_>>) -> bool {
         self.count_look();
         self.look(How::Look(turns), taker)
     }
 
     /// True if something has come.
+    #[inline(always)]
     pub fn look(&self, how: How, taker: Option<&mut Taker<'_>>) -> bool {
         let mut closed = Vec::new();
         let alone = || !self.lead.leads() && !self.is_awaited();

@@ -1,6 +1,6 @@
 //! Small data: the ends of their sends, the credits of several in one ACK, and what is left at the end of a connection.
 
-use super::{Fin, Incoming, Op, Outcome, Output, Packets, Refused, Reset, Source};
+use super::{Fin, Incoming, Op, Outcome, Output, Packets, Receive, Refused, Reset, Source};
 use crate::protocol::table::{Buffer, Taken};
 use crate::protocol::wire::Message;
 
@@ -28,20 +28,22 @@ impl Packets {
     }
 
     /// See [`super::super::Connection::take_at_once`].
+    #[inline(always)]
     pub fn take_at_once(&mut self, seq: u32, len: u32) -> Option<Taken> {
         let idle = self.dead.is_none() && !self.peer_fin && self.leaving.is_none() && self.outputs.is_empty();
         if !idle || seq != self.expected || len > self.ours.small || !self.incoming.is_empty() {
             return None;
         }
-        let receive = self.receives.pop_front_if(|receive| !receive.closed)?;
+        let &Receive { op, buffer, closed: false, .. } = self.receives.front()? else { return None };
+        self.receives.pop_front();
         self.expected = seq.wrapping_add(1);
         (self.owed, self.owed_count) = (Some(seq), self.owed_count + 1);
         if self.is_due() {
             self.give_back(None);
         }
         let sent = u64::from(len);
-        let to = receive.buffer.part(0, sent.min(receive.buffer.len));
-        Some(Taken { op: receive.op, to, truncated: to.len < sent })
+        let to = buffer.part(0, sent.min(buffer.len));
+        Some(Taken { op, to, truncated: to.len < sent })
     }
 
     /// True if credits are to be given back: more than half of them, or when the peer can have no other left.
