@@ -1,6 +1,7 @@
 //! Extended sockets (`crates/exs`) between two processes, over the device.
 
 mod common;
+mod credits;
 mod data;
 mod ends;
 mod forged;

@@ -452,6 +452,15 @@ impl Connection {
         }
     }
 
+    /// The message of [`Connection::send_at_once`] is sent. True: there is something to do behind it.
+    #[inline(always)]
+    pub fn sent_at_once(&mut self) -> bool {
+        match &mut self.end {
+            End::Packets(end) => end.give_back_behind(),
+            End::Bytes(_) => false,
+        }
+    }
+
     /// The connection is gone. The caller has moved the queue pair to ERR before: the peer reaches no buffer of this
     /// end any more. An operation is done when its READs and WRITEs are.
     pub fn reset(&mut self, why: Reset) {

@@ -46,11 +46,28 @@ impl Packets {
         Some(Taken { op, to, truncated: to.len < sent })
     }
 
-    /// True if credits are to be given back: more than half of them, or when the peer can have no other left.
+    /// Half of the credits that the peer uses.
+    fn half(&self) -> usize {
+        usize::from(self.ours.credits.min(self.theirs.credits)) / 2
+    }
+
+    /// True if credits are to be given back: one more than [`Packets::give_back_behind`] waits for, or when the peer
+    /// can have no other left.
     pub(super) fn is_due(&self) -> bool {
         let credits = usize::from(self.ours.credits.min(self.theirs.credits));
         let owed = usize::from(self.owed_count);
-        owed > credits / 2 || owed > 0 && owed + self.incoming.len() >= credits
+        owed > self.half() + 1 || owed > 0 && owed + self.incoming.len() >= credits
+    }
+
+    /// Give back more than half of the credits, behind a message of this end. In front of it they would delay it, and
+    /// it is mostly the answer to what has come. True: there is something to do.
+    #[inline(always)]
+    pub fn give_back_behind(&mut self) -> bool {
+        let gives = usize::from(self.owed_count) > self.half();
+        if gives {
+            self.give_back(None);
+        }
+        gives
     }
 
     /// Give back the credits of all that is consumed. The key of the last one is needed no more.

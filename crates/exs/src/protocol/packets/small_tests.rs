@@ -77,23 +77,55 @@ fn a_send_is_over_with_its_call_if_nothing_is_in_front_of_it() {
 #[test]
 fn credits_of_several_come_back_in_one_message() {
     let mut packets = end(8);
-    for seq in 0..9 {
+    for seq in 0..11 {
         packets.receive(Op(seq.into()), buffer(8)).unwrap();
         assert_eq!(packets.arrived(seq, Message::Small { seq, len: 4 }), Ok(true));
         let mut expected = vec![Output::Copy { slot: seq, to: buffer(4) }, Output::Free { slot: seq }];
-        if seq == 4 {
+        if seq == 5 {
             expected.push(Output::Send(Message::Ack { seq }, None));
         }
         expected.push(received(seq.into(), 4, false));
         assert_eq!(outputs(&mut packets), expected, "{seq}");
     }
-    // Four are owed. With four more that no receive takes, the peer has no credit left.
-    for seq in 9..13 {
+    // Five are owed. With three more that no receive takes, the peer has no credit left.
+    for seq in 11..14 {
         packets.arrived(seq, Message::Small { seq, len: 4 }).unwrap();
-        let expected = if seq == 12 { vec![Output::Send(Message::Ack { seq: 8 }, None)] } else { vec![] };
+        let expected = if seq == 13 { vec![Output::Send(Message::Ack { seq: 10 }, None)] } else { vec![] };
         assert_eq!(outputs(&mut packets), expected, "{seq}");
     }
-    assert_eq!(packets.arrived(13, Message::Small { seq: 13, len: 4 }), Ok(true), "four are back");
+    assert_eq!(packets.arrived(14, Message::Small { seq: 14, len: 4 }), Ok(true), "five are back");
+}
+
+#[test]
+fn credits_come_back_behind_a_message_of_this_end_if_there_is_one_in_time() {
+    for credits in [1, 2, 3, 8, 9] {
+        let mut packets = end(credits);
+        let (more_than_half, most) = (u32::from(credits) / 2 + 1, u32::from(credits));
+        let take = |packets: &mut Packets, seq: u32| {
+            packets.receive(Op(seq.into()), buffer(8)).unwrap();
+            packets.take_at_once(seq, 4).expect("the next packet");
+        };
+        for seq in 0..more_than_half {
+            assert!(!packets.give_back_behind(), "{credits}: {seq} are not more than half");
+            take(&mut packets, seq);
+        }
+        // Where the peer has another one, a send of this end may come before it.
+        let last = Output::Send(Message::Ack { seq: more_than_half - 1 }, None);
+        assert_eq!(outputs(&mut packets), if more_than_half == most { vec![last] } else { vec![] }, "{credits}");
+        if more_than_half < most {
+            assert!(packets.give_back_behind());
+            assert_eq!(outputs(&mut packets), [last], "{credits}");
+        }
+        assert!(!packets.give_back_behind(), "{credits}: once");
+        // None comes.
+        let late = (more_than_half + 1).min(most);
+        for seq in more_than_half..more_than_half + late {
+            assert_eq!(outputs(&mut packets), [], "{credits}: {seq}");
+            take(&mut packets, seq);
+        }
+        let last = Output::Send(Message::Ack { seq: more_than_half + late - 1 }, None);
+        assert_eq!(outputs(&mut packets), [last], "{credits}");
+    }
 }
 
 #[test]

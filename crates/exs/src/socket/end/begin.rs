@@ -7,7 +7,7 @@ use rdma::Errno;
 use super::super::Memory;
 use super::super::queue::{Event, EventKind, Queue};
 use super::{AT_ONCE, End, FEW, Leaving, Operation};
-use crate::protocol::{Buffer, HEADER, Op, Refused, Reset};
+use crate::protocol::{Buffer, Connection, HEADER, Op, Refused, Reset};
 
 /// A part of a memory, and whether a receive waits for all of it.
 #[derive(Clone, Copy)]
@@ -94,6 +94,9 @@ impl End {
             self.leaving.push_back(Leaving { queue: to.0.clone(), event, waits: false });
         }
         // While the message travels.
+        if self.protocol.as_mut().is_some_and(Connection::sent_at_once) {
+            self.act();
+        }
         self.post_spare();
         Some(Ok(()))
     }
