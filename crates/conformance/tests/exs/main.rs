@@ -10,6 +10,7 @@ mod invalidate;
 mod keys;
 mod many;
 mod notices;
+mod push;
 mod ring;
 mod soak;
 mod waits;
