@@ -46,8 +46,6 @@ struct World {
     writes: VecDeque<u64>,
     /// The sends of SMALLs whose data the device has not taken.
     smalls: VecDeque<u64>,
-    /// Addresses and lengths that PUSH has named.
-    pushes: HashSet<(u64, u64)>,
     reset: bool,
 }
 
@@ -70,25 +68,21 @@ impl World {
                 Output::Send(message, data) => {
                     assert!(!self.reset);
                     let named = data.is_none_or(|data| match message {
-                        Message::Offer { len, .. } | Message::Push { len, .. } => {
+                        Message::Offer { len, .. } => {
                             self.writes_to(data);
                             data.len == u64::from(len)
                         }
                         _ => self.sends.contains(&data.region),
                     });
                     assert!(named, "{message:?}");
-                    let names = match message {
-                        Message::Small { .. } | Message::Advert { .. } => true,
-                        message => matches!(message, Message::Offer { .. } | Message::Push { .. }),
-                    };
+                    let names =
+                        matches!(message, Message::Small { .. } | Message::Advert { .. } | Message::Offer { .. });
                     assert_eq!(data.is_some(), names);
                     if let (Message::Small { .. }, Some(data)) = (message, data) {
                         self.smalls.push_back(data.region);
                     }
                 }
-                Output::End(message, _) => {
-                    assert!(!self.reset && matches!(message, Message::Ack { .. } | Message::Pushed { .. }));
-                }
+                Output::End(message, _) => assert!(!self.reset && matches!(message, Message::Ack { .. })),
                 Output::Read(read) => {
                     assert!(!self.reset);
                     self.writes_to(read.to);
@@ -106,11 +100,6 @@ impl World {
                     };
                     assert!(self.adverts.iter().any(inside), "{write:?}");
                     self.writes.push_back(write.from.region);
-                }
-                Output::Push { from, to } => {
-                    assert!(!self.reset && self.sends.contains(&from.region) && from.len > 0);
-                    assert!(self.pushes.contains(&(to.addr, from.len)), "{to:?}");
-                    self.writes.push_back(from.region);
                 }
                 Output::Copy { slot, to } => {
                     self.writes_to(to);
@@ -139,10 +128,8 @@ fuzz_target!(|data: &[u8]| {
     let ours = Settings { kind, credits: 3, small, ring };
     // What the peer says of itself.
     let theirs = Settings { kind, credits: 2, small: 2 * small, ring: ring * 2 };
-    let flag = input.byte() & 1 == 1;
-    let (mapped, pushes) = (kind == Kind::Stream && flag, kind == Kind::SeqPacket && flag);
-    let ring = Remote { addr: 0, rkey: 0 };
-    let mut hello = Hello { settings: theirs, ring, windows: false, mapped, pushes }.emit();
+    let mapped = kind == Kind::Stream && input.byte() & 1 == 1;
+    let mut hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false, mapped }.emit();
     let at = usize::from(input.byte()) % 64;
     if let Some(byte) = hello.get_mut(at) {
         *byte = input.byte();
@@ -160,11 +147,7 @@ fuzz_target!(|data: &[u8]| {
             assert!(theirs.mapped && theirs.ring.addr.checked_add(u64::from(theirs.settings.ring)) <= Some(place.addr));
         }
         op += 1;
-        let mut len = u64::from(input.near() % 64);
-        if pushes && len >= 8 {
-            // The peer may be asked to WRITE it.
-            len <<= 13;
-        }
+        let len = u64::from(input.near() % 64);
         let buffer = Buffer { region: op, offset: 0, len };
         match input.byte() % 16 {
             0 => {
@@ -244,14 +227,9 @@ fuzz_target!(|data: &[u8]| {
                 if input.byte() & 3 == 0 {
                     phase = phase.wrapping_add(2);
                 }
-                let message = match input.byte() % if kind == Kind::Stream { 19 } else { 10 } {
+                let message = match input.byte() % if kind == Kind::Stream { 19 } else { 8 } {
                     0 | 1 => Message::Advert { seq, addr: addr / 2, rkey: 1, len: len as u32, persistent },
                     2 => Message::Advert { seq, addr, rkey: 1, len: len as u32, persistent },
-                    8 if kind == Kind::SeqPacket => {
-                        let len = if input.byte() & 1 == 0 { 1 } else { len as u32 };
-                        Message::Push { seq: input.near(), addr: addr / 2, rkey: 1, len }
-                    }
-                    9 if kind == Kind::SeqPacket => Message::Pushed { seq: input.near() },
                     8 => Message::Room(ack),
                     9 => Message::Retract(phase),
                     10 => Message::Retracted(input.near() as u16),
@@ -277,7 +255,6 @@ fuzz_target!(|data: &[u8]| {
                 match message {
                     Message::Advert { addr, len, .. } => world.adverts.push((addr, addr.saturating_add(len.into()))),
                     Message::Offer { place, len, .. } => world.adverts.push((place.addr, place.addr + u64::from(len))),
-                    Message::Push { addr, len, .. } => drop(world.pushes.insert((addr, len.into()))),
                     Message::Small { len, .. } => {
                         sent += len as usize;
                         world.slots.insert(slot, len.into());
@@ -297,9 +274,6 @@ fuzz_target!(|data: &[u8]| {
                     world.slots.remove(&slot);
                     (expected, slot) = (expected.wrapping_add(1), slot + 1);
                     continue;
-                }
-                if let Ok(Message::Push { addr, len, .. }) = Message::parse(&header, HEADER) {
-                    world.pushes.insert((addr, len.into()));
                 }
                 if Message::may_share(&header) && input.byte() & 7 == 0 {
                     let count = 2 + usize::from(input.byte() % 4);

@@ -51,7 +51,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Safe verbs over the C ABI: the same code on this device and on an adapter.
     ("softrnic-rdma",   &["softrnic-verbs", "softrnic-sys"]),
     // Extended sockets: their protocol, and sockets on verbs.
-    ("softrnic-exs",    &["softrnic-memory", "softrnic-rdma", "softrnic-trial"]),
+    ("softrnic-exs",    &["softrnic-memory", "softrnic-rdma"]),
     // Group operations along a chain of replicas, on verbs and managed queues.
     ("softrnic-group",  &["softrnic-rdma"]),
     // What the C libraries above verbs share: errno, forks, memory of the program.

@@ -19,7 +19,6 @@ mod wire;
 
 pub use connection::{Connection, Output, Read, Write};
 pub use notice::{NOTICE, Notice, NoticePlaces};
-pub use packets::LongPackets;
 pub use table::{Buffer, Done, Op, Outcome, Refused, Remote, Reset, Taken, Transferred};
 pub use wire::{HEADER, HELLO, Hello, HelloError, Immediate, Kind, MAX_LEN, MAX_RING, MAX_SMALL, Malformed, Message};
 pub use wire::{ROW, Settings, TOGETHER, VERSION};

@@ -19,8 +19,7 @@ use super::common::{expect, local, one};
 pub fn hello(kind: Kind) -> [u8; HELLO] {
     let (small, ring) = if kind == Kind::Stream { (0, 4096) } else { (256, 0) };
     let settings = Settings { kind, credits: 4, small, ring };
-    Hello { settings, ring: exs::protocol::Remote { addr: 0, rkey: 0 }, windows: false, mapped: false, pushes: false }
-        .emit()
+    Hello { settings, ring: exs::protocol::Remote { addr: 0, rkey: 0 }, windows: false, mapped: false }.emit()
 }
 
 /// A peer that knows the protocol and does not keep to it.

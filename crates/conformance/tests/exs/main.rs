@@ -10,7 +10,6 @@ mod invalidate;
 mod keys;
 mod many;
 mod notices;
-mod push;
 mod ring;
 mod soak;
 mod waits;

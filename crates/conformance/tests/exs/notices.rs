@@ -46,7 +46,7 @@ impl Pair {
         let forger = Forger::ask_with(&events, to, AT + SLOTS * ROW, |mr| {
             let settings = Settings { kind: Kind::Stream, credits: 16, small: 0, ring: 1 };
             let ring = Remote { addr: mr.addr(), rkey: mr.rkey() };
-            Hello { settings, ring, windows: false, mapped: false, pushes: false }.emit().to_vec()
+            Hello { settings, ring, windows: false, mapped: false }.emit().to_vec()
         });
         let hello = forger.finish();
         assert!(hello.mapped);

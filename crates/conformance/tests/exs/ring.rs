@@ -34,7 +34,7 @@ fn a_large_transfer_goes_into_the_ring_as_the_ring_wants_it() {
         let forger = Forger::ask_with(&events, to, AT + RING, |mr| {
             let settings = Settings { kind: Kind::Stream, credits: 4, small: 0, ring: RING as u32 };
             let ring = Remote { addr: mr.addr() + AT as u64, rkey: mr.rkey() };
-            Hello { settings, ring, windows: false, mapped, pushes: false }.emit().to_vec()
+            Hello { settings, ring, windows: false, mapped }.emit().to_vec()
         });
         let receive = |at| forger.qp.post_recv(&RecvWr { wr_id: 2, sges: &[forger.mr.sge(at, HEADER)] });
         receive(1024).expect("a receive");

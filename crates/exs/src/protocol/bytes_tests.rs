@@ -104,13 +104,7 @@ impl World {
         let ends = [0, 1].map(|i| {
             let (ours, theirs) = (settings[i], settings[1 - i]);
             // As the peer hears them.
-            let hello = Hello {
-                settings: theirs,
-                ring: Remote { addr: 0, rkey: 0 },
-                windows: false,
-                mapped: true,
-                pushes: false,
-            };
+            let hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false, mapped: true };
             let theirs = Hello::parse(&hello.emit()).expect("a greeting");
             let places = 1 + [random.below(6), random.below(20)][random.below(2) as usize] as usize;
             End {
@@ -384,8 +378,7 @@ fn a_reset_ends_every_operation_once() {
 fn end() -> Connection {
     let settings = Settings { kind: Kind::Stream, credits: 2, small: 0, ring: 16 };
     let ring = Remote { addr: 0x1000, rkey: 7 };
-    Connection::new(settings, Hello { settings, ring, windows: false, mapped: false, pushes: false }, 1, 4)
-        .expect("one kind")
+    Connection::new(settings, Hello { settings, ring, windows: false, mapped: false }, 1, 4).expect("one kind")
 }
 
 fn buffer(len: u64) -> Buffer {
@@ -507,8 +500,7 @@ fn a_hostile_transfer_is_found_out() {
     }
     assert_eq!(connection.transferred(imm(false, 0, 16), 1), Err(Reset::Protocol), "more than the ring has");
     let packets = Settings { kind: Kind::SeqPacket, credits: 2, small: 8, ring: 0 };
-    let hello =
-        Hello { settings: packets, ring: Remote { addr: 0, rkey: 0 }, windows: false, mapped: false, pushes: false };
+    let hello = Hello { settings: packets, ring: Remote { addr: 0, rkey: 0 }, windows: false, mapped: false };
     let mut other = Connection::new(packets, hello, 1, 1).expect("one kind");
     assert_eq!(other.transferred(imm(false, 0, 0), 1), Err(Reset::Protocol), "SEQPACKET has no transfers");
 }

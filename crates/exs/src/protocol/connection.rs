@@ -7,8 +7,7 @@
 //!
 //! Room for messages. The peer has one receive posted for everything that this end may send, so the wire never has to
 //! wait for one. SEQPACKET: as many advertisements as the peer gives credits, an ACK for each advertisement that the
-//! peer has outstanding, one WITHDRAW, one WITHDRAWN, one FIN; PUSH and PUSHED need no more, see [`super::packets`].
-//! STREAM: transfers and offers by the credits, the ROOMs
+//! peer has outstanding, one WITHDRAW, one WITHDRAWN, one FIN. STREAM: transfers and offers by the credits, the ROOMs
 //! that may be under way for them ([`crate::stream::acks`]), two SEEN, one RETRACT, one RETRACTED, one FIN. Both:
 //! one PING, one PONG. The slot of SMALL stays in use until its data are consumed; every other slot is posted again
 //! before anything else is done.
@@ -17,7 +16,7 @@ use std::time::Duration;
 
 use super::bytes::Bytes;
 use super::notice::{Looking, NoticePlaces};
-use super::packets::{LongPackets, Packets, Pushes};
+use super::packets::Packets;
 use super::pulse::{Beat, Pulse};
 use super::table::{Buffer, Done, Op, Refused, Remote, Reset, Taken, Transferred};
 use super::wire::{HEADER, Hello, Immediate, Kind, MAX_LEN, Message, Settings, TOGETHER};
@@ -59,14 +58,6 @@ pub enum Output {
     Read(Read),
     /// WRITE. [`Connection::write_done`] is called at its completion, or [`Connection::write_dropped`].
     Write(Write),
-    /// WRITE data that the peer has asked for. [`Connection::write_done`] is called at its completion, or
-    /// [`Connection::write_dropped`].
-    Push {
-        /// The bytes.
-        from: Buffer,
-        /// The place for them, at the peer.
-        to: Remote,
-    },
     /// Copy the data of the SMALL in a slot.
     Copy {
         /// The slot.
@@ -140,15 +131,11 @@ impl Connection {
     /// in each direction. `None`: the two kinds differ.
     pub fn new(ours: Settings, theirs: Hello, reads: usize, places: usize) -> Option<Connection> {
         let end = match ours.kind {
-            Kind::SeqPacket => {
-                let mut packets = Packets::new(ours, theirs.settings, reads, places);
-                packets.push = Pushes::new(theirs.pushes);
-                End::Packets(packets)
-            }
+            Kind::SeqPacket => End::Packets(Packets::new(ours, theirs.settings, reads, places)),
             Kind::Stream => End::Bytes(Bytes::new(ours, theirs, places)),
         };
         let (pulse, last) = (Pulse::default(), Last::No);
-        let Hello { windows, mapped, ring, settings, .. } = theirs;
+        let Hello { windows, mapped, ring, settings } = theirs;
         let places = mapped.then(|| (NoticePlaces::new(settings.ring, settings.credits), ring));
         let looking = Looking::default();
         let connection = Connection { kind: ours.kind, end, pulse, last, looking, windows, places };
@@ -249,10 +236,7 @@ impl Connection {
     /// True if the next thing to do goes to the wire; the surroundings may leave it until the send queue has room.
     pub fn next_needs_wire(&self) -> bool {
         let next = of!(self, end => end.outputs.front());
-        matches!(
-            next,
-            Some(Output::Send(..) | Output::End(..) | Output::Read(_) | Output::Write(_) | Output::Push { .. })
-        )
+        matches!(next, Some(Output::Send(..) | Output::End(..) | Output::Read(_) | Output::Write(_)))
     }
 
     fn check(&self, len: u64) -> Result<(), Refused> {
@@ -391,13 +375,17 @@ impl Connection {
 
     /// The oldest WRITE is completed; after [`Connection::reset`], also without success.
     pub fn write_done(&mut self) {
-        of!(mut self, end => end.write_done());
+        if let End::Bytes(end) = &mut self.end {
+            end.write_done();
+        }
     }
 
     /// The WRITE that was handed out last was not posted, and [`Connection::reset`] was called. Older ones may be under
     /// way.
     pub fn write_dropped(&mut self) {
-        of!(mut self, end => end.write_dropped());
+        if let End::Bytes(end) = &mut self.end {
+            end.write_dropped();
+        }
     }
 
     /// Answer a PING. The peer asks again only after an answer.
@@ -445,35 +433,6 @@ impl Connection {
             Beat::Stopped => return Err(Reset::Stopped),
         }
         Ok(())
-    }
-
-    /// This end takes and sends no PUSH, whatever the peer says. Before anything is done.
-    pub fn forbid_pushes(&mut self) {
-        if let End::Packets(end) = &mut self.end {
-            end.push = Pushes::default();
-        }
-    }
-
-    /// The places of data that the peer was asked for (PUSH) and has not said to have WRITTEN.
-    pub fn places_of_pushes(&self) -> impl Iterator<Item = Buffer> {
-        let packets = if let End::Packets(end) = &self.end { Some(end) } else { None };
-        packets.into_iter().flat_map(Packets::places_of_pushes)
-    }
-
-    /// Let this end ask the peer for WRITEs, if both take PUSH, or not. At first it does.
-    pub fn ask_for_pushes(&mut self, asks: bool) {
-        if let End::Packets(end) = &mut self.end {
-            end.ask_for_pushes(asks);
-        }
-    }
-
-    /// The long packets that have come, of those that the peer may be asked to WRITE.
-    #[inline]
-    pub fn long_packets(&self) -> LongPackets {
-        match &self.end {
-            End::Packets(end) => end.long_packets(),
-            End::Bytes(_) => LongPackets::default(),
-        }
     }
 
     /// The data of a SMALL are not needed any more: the device has taken them.

@@ -1,8 +1,8 @@
 //! An end of a connection of kind SEQPACKET.
 //!
 //! The surroundings call [`Packets::send`], [`Packets::receive`], [`Packets::cancel`] and
-//! [`Packets::shutdown`] for the program, [`Packets::arrived`], [`Packets::read_done`], [`Packets::write_done`],
-//! [`Packets::small_done`] and [`Packets::reset`] for the wire, and do what [`Packets::poll`] says, in that order.
+//! [`Packets::shutdown`] for the program, [`Packets::arrived`], [`Packets::read_done`], [`Packets::small_done`] and
+//! [`Packets::reset`] for the wire, and do what [`Packets::poll`] says, in that order.
 //!
 //! The send of a SMALL ends when the device has taken the data. So its ACK gives a credit back and nothing else, and
 //! one ACK is enough for several. It goes out when more than half of the credits are to be given back, or when the
@@ -10,11 +10,9 @@
 //!
 //! Room for messages. The peer has one receive posted for everything that this end may send, so the wire never has to
 //! wait for one: as many advertisements as the peer gives credits, an ACK for each advertisement that the peer has
-//! outstanding, one WITHDRAW, one WITHDRAWN, one FIN ([`Packets::slots`]). A PUSH has the slot of the ACK of the same
-//! advertisement, which comes later, and a PUSHED that of the advertisement, which has been taken in. The slot of SMALL
-//! stays in use until its data are consumed; every other slot is posted again before anything else is done.
+//! outstanding, one WITHDRAW, one WITHDRAWN, one FIN ([`Packets::slots`]). The slot of SMALL stays in use until its
+//! data are consumed; every other slot is posted again before anything else is done.
 
-mod push;
 mod small;
 mod withdraw;
 
@@ -23,8 +21,6 @@ use std::collections::VecDeque;
 use super::connection::{Output, Read};
 use super::table::{Buffer, Done, Op, Outcome, Refused, Remote, Reset};
 use super::wire::{Message, Settings, TOGETHER};
-pub use push::LongPackets;
-pub(super) use push::Pushes;
 
 /// A send of this end. Those with a number are in front of those without.
 #[derive(Debug)]
@@ -37,10 +33,6 @@ struct Send {
     seq: Option<u32>,
     /// It went as SMALL.
     small: bool,
-    /// The peer has asked for a WRITE.
-    pushed: bool,
-    /// That WRITE is not completed.
-    writing: bool,
     /// The data are not needed any more; the send ends when those in front of it have.
     ended: bool,
 }
@@ -84,7 +76,7 @@ enum Source {
 /// then the peer hears of none before the last one is done, and its sends wait that long.
 const AHEAD: u64 = 256 << 10;
 
-/// A READ, or a WRITE of the peer, that is not completed.
+/// A READ that is not completed.
 #[derive(Debug)]
 struct Flight {
     seq: u32,
@@ -129,7 +121,6 @@ pub(super) struct Packets {
     flights: VecDeque<Flight>,
     /// Their bytes.
     in_flight: u64,
-    pub(super) push: Pushes,
     /// A persistent advertisement that the peer wants back, and from which a READ is under way.
     leaving: Option<u32>,
     peer_fin: bool,
@@ -160,7 +151,6 @@ impl Packets {
             owed_count: 0,
             flights: VecDeque::new(),
             in_flight: 0,
-            push: Pushes::default(),
             leaving: None,
             peer_fin: false,
             dead: None,
@@ -214,16 +204,7 @@ impl Packets {
             return Err(Refused::Gone);
         }
         self.check(op, self.sends.len())?;
-        self.sends.push_back(Send {
-            op,
-            buffer,
-            persistent,
-            seq: None,
-            small: false,
-            pushed: false,
-            writing: false,
-            ended: false,
-        });
+        self.sends.push_back(Send { op, buffer, persistent, seq: None, small: false, ended: false });
         self.advertise();
         Ok(())
     }
@@ -334,8 +315,6 @@ impl Packets {
                 self.peer_fin = true;
                 self.transfer();
             }
-            Message::Push { seq, addr, rkey, len } => self.push(seq, Remote { addr, rkey }, len)?,
-            Message::Pushed { seq } => self.pushed(seq)?,
             Message::Offer { .. }
             | Message::Room(_)
             | Message::Retract(_)
@@ -378,13 +357,14 @@ impl Packets {
         let unseen = self.outputs.iter().filter(|output| matches!(output, Output::Read(_))).count();
         self.flights.truncate(self.flights.len() - unseen);
         self.in_flight = self.flights.iter().map(|flight| flight.len).sum();
-        self.forget_pushes();
         self.outputs.retain(|output| matches!(output, Output::Done(_) | Output::Copy { .. }));
         self.advertised = 0;
         self.withdrawals.clear();
         self.owed = None;
         self.keep_packets(why);
-        self.fail_sends();
+        while let Some(send) = self.sends.pop_front() {
+            self.done(send.op, Outcome::Failed(why));
+        }
         self.fail_receives();
     }
 
@@ -478,7 +458,6 @@ impl Packets {
 
     /// Bytes have reached the buffer of a receive.
     fn land(&mut self, op: Op, seq: u32, len: u64) {
-        self.push.landed(len);
         if let Some(receive) = self.receives.iter_mut().find(|receive| receive.op == op) {
             receive.landed += len;
         }
@@ -507,9 +486,8 @@ impl Packets {
         let len = incoming.len.min(receive.buffer.len);
         let to = receive.buffer.part(0, len);
         let (seq, op, from) = (incoming.seq, receive.op, incoming.from);
-        let pushed = matches!(from, Source::Memory(_)) && !incoming.persistent && self.push.asks(len, self.in_flight);
         let full = self.flights.len() >= self.reads || self.in_flight >= AHEAD;
-        if len > 0 && matches!(from, Source::Memory(_)) && full && !pushed {
+        if len > 0 && matches!(from, Source::Memory(_)) && full {
             return false;
         }
         incoming.assigned += len;
@@ -523,7 +501,6 @@ impl Packets {
                 self.outputs.push_back(Output::Copy { slot, to });
                 self.land(op, seq, len);
             }
-            Source::Memory(_) if pushed => self.ask(seq, op, to),
             Source::Memory(remote) => {
                 self.outputs.push_back(Output::Read(Read { from: remote, to }));
                 self.flights.push_back(Flight { seq, op, len });

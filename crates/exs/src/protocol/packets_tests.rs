@@ -6,8 +6,6 @@ use super::*;
 use crate::protocol::wire::HEADER;
 use crate::protocol::{Hello, Kind, Malformed, Taken};
 
-#[path = "packets/persistent_tests.rs"]
-mod persistent;
 #[path = "packets/read_tests.rs"]
 mod reads;
 
@@ -46,8 +44,6 @@ struct End {
     posted: VecDeque<u32>,
     wire: VecDeque<Vec<u8>>,
     reads: VecDeque<Read>,
-    /// The sends of WRITEs that are made and not completed.
-    writes: VecDeque<u64>,
     /// SMALLs whose data the device has not taken yet.
     smalls: VecDeque<Op>,
     /// Sends that were over with their call.
@@ -75,7 +71,6 @@ impl End {
             posted: (0..slots).collect(),
             wire: VecDeque::new(),
             reads: VecDeque::new(),
-            writes: VecDeque::new(),
             smalls: VecDeque::new(),
             at_once: 0,
             over: HashSet::new(),
@@ -148,7 +143,6 @@ struct World {
     smalls: u64,
     taken: u64,
     read: u64,
-    pushed: u64,
 }
 
 impl World {
@@ -161,23 +155,19 @@ impl World {
             small: [0, 8, 40][random.below(3) as usize],
             ring: 0,
         });
-        let pushes = !random.one_in(4);
         let ends = [0, 1].map(|i| {
             let (ours, theirs) = (settings[i], settings[1 - i]);
             // As the peer hears them.
-            let hello =
-                Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false, mapped: false, pushes };
-            let Hello { settings: theirs, pushes, .. } = Hello::parse(&hello.emit()).expect("a greeting");
+            let hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false, mapped: false };
+            let theirs = Hello::parse(&hello.emit()).expect("a greeting").settings;
             let (reads, places) = (1 + random.below(3) as usize, 1 + random.below(12) as usize);
             let mut connection = Packets::new(ours, theirs, reads, places);
-            connection.push = Pushes::new(pushes);
-            connection.push.large = 20;
             // Numbers wrap early.
             connection.next_seq = u32::MAX - 20;
             connection.expected = u32::MAX - 20;
             End::new(connection, crate::protocol::Connection::slots(&ours, theirs.credits))
         });
-        World { ends, random, received: 0, smalls: 0, taken: 0, read: 0, pushed: 0 }
+        World { ends, random, received: 0, smalls: 0, taken: 0, read: 0 }
     }
 
     /// Do one output of an end; false if there is none.
@@ -214,15 +204,6 @@ impl World {
                 end.reads.push_back(read);
                 assert!(end.reads.len() <= end.connection.reads, "more READs than agreed");
             }
-            Output::Push { from, to } => {
-                let data = &end.sends[&from.region].data[from.offset as usize..][..from.len as usize];
-                let data = data.to_vec();
-                end.writes.push_back(from.region);
-                assert_eq!(to.rkey, (to.addr / PLACE) as u32);
-                let to = Buffer { region: to.addr / PLACE, offset: to.addr % PLACE, len: from.len };
-                self.ends[1 - i].write(to, &data);
-                self.pushed += 1;
-            }
             Output::Copy { slot, to } => {
                 let message = end.slots[slot as usize].clone().expect("the slot is in use");
                 end.write(to, &message[HEADER..][..to.len as usize]);
@@ -243,10 +224,7 @@ impl World {
             if i == 0 { (a, b) } else { (b, a) }
         };
         match outcome {
-            Outcome::Sent => {
-                assert!(end.sends.remove(&op).is_some(), "one event for each operation");
-                assert!(!end.writes.contains(&op), "a WRITE still reads there");
-            }
+            Outcome::Sent => assert!(end.sends.remove(&op).is_some(), "one event for each operation"),
             Outcome::Cancelled if end.sends.contains_key(&op) => {
                 assert!(end.sends[&op].cancelled);
                 end.sends.remove(&op);
@@ -317,16 +295,6 @@ impl World {
         true
     }
 
-    /// Complete the oldest WRITE of an end.
-    fn written(&mut self, i: usize) -> bool {
-        let end = &mut self.ends[i];
-        let written = end.writes.pop_front();
-        if written.is_some() {
-            end.connection.write_done();
-        }
-        written.is_some()
-    }
-
     /// The device has taken the data of the oldest SMALL of an end.
     fn small(&mut self, i: usize) -> bool {
         let end = &mut self.ends[i];
@@ -376,7 +344,6 @@ impl World {
             10..=11 => {
                 self.read(i);
                 self.small(i);
-                self.written(i);
             }
             _ => {
                 self.output(i);
@@ -389,7 +356,7 @@ impl World {
         loop {
             let mut moved = false;
             for i in [0, 1] {
-                moved |= self.output(i) || self.deliver(i) || self.read(i) || self.small(i) || self.written(i);
+                moved |= self.output(i) || self.deliver(i) || self.read(i) || self.small(i);
             }
             if !moved {
                 return;
@@ -416,7 +383,7 @@ fn seeds(count: u64, check: impl Fn(u64)) {
 
 #[test]
 fn data_arrive_once_and_in_order() {
-    let total = std::cell::Cell::new([0u64; 7]);
+    let total = std::cell::Cell::new([0u64; 6]);
     seeds(400, |seed| {
         let mut world = World::new(seed);
         for _ in 0..4000 {
@@ -445,11 +412,10 @@ fn data_arrive_once_and_in_order() {
             assert!(end.connection.is_flushed() && end.connection.withdrawals.is_empty());
             assert_eq!(end.posted.len(), end.slots.len(), "every slot is posted again");
         }
-        let [a, b, c, d, e, f, g] = total.get();
+        let [a, b, c, d, e, f] = total.get();
         let cancelled = world.ends.iter().map(|end| end.cancelled).sum::<u64>();
         let at_once = world.ends.iter().map(|end| end.at_once).sum::<u64>();
-        let [a, b, c] = [a + world.received, b + world.smalls, c + world.read];
-        total.set([a, b, c, d + cancelled, e + at_once, f + world.taken, g + world.pushed]);
+        total.set([a + world.received, b + world.smalls, c + world.read, d + cancelled, e + at_once, f + world.taken]);
     });
     // The schedules reach every way.
     assert!(total.get().iter().all(|count| *count > 500), "{:?}", total.get());
@@ -469,13 +435,8 @@ fn a_reset_ends_every_operation_once() {
             end.smalls.clear();
         }
         for i in [0, 1] {
-            // READs that are under way end, with success or without, before the receives do; WRITEs before the sends.
+            // READs that are under way end, with success or without, before the receives do.
             while world.output(i) {}
-            while let Some(op) = world.ends[i].writes.pop_front() {
-                assert!(world.ends[i].sends.contains_key(&op), "a WRITE still reads its send");
-                world.ends[i].connection.write_done();
-                while world.output(i) {}
-            }
             for _ in world.ends[i].reads.drain(..).collect::<Vec<_>>() {
                 assert!(!world.ends[i].receives.is_empty(), "a READ still writes to its receive");
                 world.ends[i].connection.read_done();
@@ -582,4 +543,54 @@ fn every_slot_can_be_needed() {
     let sent = messages(&mut connection);
     // Besides PING and PONG.
     assert_eq!(sent.len() as u32 + 2, crate::protocol::Connection::slots(&settings, settings.credits), "{sent:?}");
+}
+
+#[test]
+fn a_persistent_send_is_read_again_and_again() {
+    let mut connection = end();
+    let advert = |seq| Message::Advert { seq, addr: 0x1000, rkey: 1, len: 9, persistent: seq == 0 }.emit();
+    arrive(&mut connection, 0, &advert(0)).expect("a persistent advertisement");
+    arrive(&mut connection, 0, &advert(1)).expect("another one");
+    for op in 1..=3 {
+        connection.receive(Op(op), buffer(4)).expect("room");
+        let from = Remote { addr: 0x1000, rkey: 1 };
+        assert_eq!(connection.outputs.pop_front(), Some(Output::Read(Read { from, to: buffer(4) })));
+        connection.read_done();
+        let outcome = Outcome::Received { len: 4, truncated: true, end: false };
+        assert_eq!(connection.outputs.pop_front(), Some(Output::Done(Done { op: Op(op), outcome })));
+        assert_eq!(connection.outputs.pop_front(), None, "no ACK");
+    }
+    // It is given back when the READ under way has ended, and the next one is served.
+    connection.receive(Op(4), buffer(9)).expect("room");
+    arrive(&mut connection, 0, &Message::Withdraw { seq: 0 }.emit()).expect("a WITHDRAW");
+    assert_eq!(messages(&mut connection), []);
+    let twice = arrive(&mut connection, 0, &Message::Withdraw { seq: 0 }.emit());
+    assert_eq!(twice, Err(Reset::Protocol), "one question at a time");
+    connection.read_done();
+    assert_eq!(messages(&mut connection), [Message::Withdrawn { seq: 0, dropped: true }]);
+    connection.receive(Op(5), buffer(9)).expect("room");
+    connection.read_done();
+    assert_eq!(messages(&mut connection), [Message::Ack { seq: 1 }]);
+}
+
+#[test]
+fn a_persistent_send_ends_when_it_is_given_back() {
+    let mut connection = end();
+    connection.send(Op(1), buffer(1), true).expect("room");
+    connection.send(Op(2), buffer(1), false).expect("room");
+    let sent = messages(&mut connection);
+    assert!(matches!(sent[..], [Message::Advert { persistent: true, .. }, Message::Small { .. }]), "{sent:?}");
+    let ack = |seq| Message::Ack { seq }.emit();
+    assert!(connection.cancel(Op(1)));
+    assert_eq!(messages(&mut connection), [Message::Withdraw { seq: 0 }]);
+    arrive(&mut connection, 0, &Message::Withdrawn { seq: 0, dropped: true }.emit()).expect("the answer");
+    let outcome = Outcome::Cancelled;
+    assert_eq!(connection.outputs.pop_front(), Some(Output::Done(Done { op: Op(1), outcome })));
+    arrive(&mut connection, 0, &ack(1)).expect("an ACK");
+    for seq in 0..2 {
+        let mut connection = end();
+        connection.send(Op(1), buffer(1), true).expect("room");
+        connection.send(Op(2), buffer(1), false).expect("room");
+        assert_eq!(arrive(&mut connection, 0, &ack(seq)), Err(Reset::Protocol), "ACK {seq} with a persistent send");
+    }
 }

@@ -12,8 +12,7 @@ fn end(kind: Kind) -> Connection {
     let (small, ring) = if kind == Kind::Stream { (0, 1 << 20) } else { (8, 0) };
     let settings = Settings { kind, credits: 32, small, ring };
     let ring = Remote { addr: 0x1000, rkey: 7 };
-    let hello = Hello { settings, ring, windows: false, mapped: false, pushes: kind == Kind::SeqPacket };
-    Connection::new(settings, hello, 8, 32).expect("one kind")
+    Connection::new(settings, Hello { settings, ring, windows: false, mapped: false }, 8, 32).expect("one kind")
 }
 
 /// What an end has to say.
@@ -122,16 +121,10 @@ fn credits_of_small_data_hold_nothing_back() {
 #[test]
 fn a_row_means_what_its_messages_mean() {
     let mut connection = end(Kind::SeqPacket);
-    connection.ask_for_pushes(false);
     (0..3).for_each(|op| _ = receive(&mut connection, op));
     connection.arrived_together(0, &together(&[advert(0), advert(1), advert(2)])).expect("a row");
     let reads = std::iter::from_fn(|| connection.poll()).filter(|output| matches!(output, Output::Read(_)));
     assert_eq!(reads.count(), 3);
-    (0..2).for_each(|op| _ = send(&mut connection, op + 8, LEN.into()));
-    let push = |seq| Message::Push { seq, addr: 0, rkey: 1, len: LEN };
-    connection.arrived_together(0, &together(&[push(0), push(1)])).expect("a row");
-    let writes = std::iter::from_fn(|| connection.poll()).filter(|output| matches!(output, Output::Push { .. }));
-    assert_eq!(writes.count(), 2);
     let mut connection = end(Kind::Stream);
     let (place, ack) = (Remote { addr: 0, rkey: 1 }, Ack::default());
     let offer = |first| Message::Offer { phase: 2, seq: 0, first, wait_all: false, len: LEN, place, ack };

@@ -5,7 +5,7 @@
 //! | byte | |
 //! |---|---|
 //! | 0-3 | magic, `exs!` |
-//! | 4 | version, 8 |
+//! | 4 | version, 7 |
 //! | 5 | kind: 1 SEQPACKET, 2 STREAM |
 //! | 6-7 | credits: advertisements and transfers that this end holds at a time, 1 to 1024 |
 //! | 8-11 | SEQPACKET: bytes of small data that this end takes in an advertisement, at most 65536 |
@@ -14,7 +14,6 @@
 //! | 24-27 | STREAM: key of the ring |
 //! | 28 | 1: the keys of advertisements and offers are those of windows of type 2; else 0 |
 //! | 29 | STREAM: 1: the ring lies in memory that peers of the host map, and places for notices behind it; else 0 |
-//! | 29 | SEQPACKET: 1: this end takes and sends PUSH; else 0 |
 //! | 30-31 | zero |
 //!
 //! A message is one SEND, or shares one with others. Its header has 32 bytes. Byte 0 is the type. SEQPACKET has:
@@ -32,23 +31,6 @@
 //!
 //! The data of SMALL follow its header. An ACK may be a SEND with invalidate, with the key of the last advertisement
 //! that it consumes, if the keys of its recipient are those of windows.
-//!
-//! Between ends that both say so in byte 29, the recipient of ADVERT may ask for a WRITE instead of its READ:
-//!
-//! | byte | PUSH 18 | PUSHED 19 |
-//! |---|---|---|
-//! | 1-3 | 0 | 0 |
-//! | 4-7 | number of the advertisement | that of PUSH |
-//! | 8-15 | address | 0 |
-//! | 16-19 | 0 | 0 |
-//! | 20-23 | length, not more than the advertisement has | 0 |
-//! | 24-27 | key | 0 |
-//! | 28-31 | 0 | 0 |
-//!
-//! PUSH names the place for the first bytes of an advertisement that is not persistent, once. The sender WRITEs so many
-//! bytes there, then says PUSHED, in the order of the PUSHes. PUSHED may be a SEND with invalidate, with the key of
-//! PUSH, if the keys of its recipient are those of windows. An ACK follows as behind a READ. The sender takes the data
-//! for consumed from PUSH on, and gets WITHDRAWN, too late, for a WITHDRAW that crosses it.
 //!
 //! STREAM has FIN, with the number of the next byte, and:
 //!
@@ -89,9 +71,9 @@
 //!
 //! The recipient takes a notice in behind so many messages, and before the next one.
 //!
-//! Two to four messages of one type may share a SEND, one header behind the other: ADVERT, PUSH, OFFER or DATA. They
-//! mean what they would mean in as many SENDs. A SEND with invalidate then has the key of one of them. So each receive
-//! that an end posts has room for four headers.
+//! Two to four messages of one type may share a SEND, one header behind the other: ADVERT, OFFER or DATA. They mean
+//! what they would mean in as many SENDs. A SEND with invalidate then has the key of one of them. So each receive that
+//! an end posts has room for four headers.
 //!
 //! Bytes that are zero here are checked, so that a later version may use them.
 
@@ -100,7 +82,7 @@ use super::table::Remote;
 use crate::stream::{Ack, LOW};
 
 /// Version of the protocol.
-pub const VERSION: u8 = 8;
+pub const VERSION: u8 = 7;
 /// Bytes of the private data.
 pub const HELLO: usize = 32;
 /// Bytes of a message's header.
@@ -153,8 +135,6 @@ pub struct Hello {
     pub windows: bool,
     /// Its ring lies in memory that peers map, with places for notices behind it.
     pub mapped: bool,
-    /// It WRITEs data that the peer asks for (PUSH), and may ask for such data; not for a stream.
-    pub pushes: bool,
 }
 
 /// The reason why private data are no greeting of a peer that this end can talk to; all are ECONNREFUSED.
@@ -179,7 +159,6 @@ impl Hello {
         out[6..8].copy_from_slice(&credits.to_be_bytes());
         if kind == Kind::SeqPacket {
             out[8..12].copy_from_slice(&small.to_be_bytes());
-            out[29] = self.pushes.into();
         } else {
             out[12..16].copy_from_slice(&ring.to_be_bytes());
             out[16..24].copy_from_slice(&self.ring.addr.to_be_bytes());
@@ -211,8 +190,7 @@ impl Hello {
             settings: Settings { kind, credits, small, ring },
             ring: Remote { addr: be64(hello, 16), rkey: be32(hello, 24) },
             windows: hello[28] == 1,
-            mapped: kind == Kind::Stream && hello[29] == 1,
-            pushes: kind == Kind::SeqPacket && hello[29] == 1,
+            mapped: hello[29] == 1,
         };
         let end = if hello.mapped { NoticePlaces::new(ring, credits).end() } else { ring.into() };
         let has_ring = (1..=MAX_RING).contains(&ring) && hello.ring.addr.checked_add(end).is_some();
@@ -312,22 +290,6 @@ pub enum Message {
     Sleeps,
     /// The answer to it: no notice follows.
     Slept,
-    /// The recipient of an advertisement asks for a WRITE of its data.
-    Push {
-        /// The number of the advertisement.
-        seq: u32,
-        /// Address in the space of the recipient's region.
-        addr: u64,
-        /// The recipient's key.
-        rkey: u32,
-        /// The number of bytes.
-        len: u32,
-    },
-    /// The WRITE that PUSH has asked for is in front of this message.
-    Pushed {
-        /// The number of the advertisement.
-        seq: u32,
-    },
 }
 
 /// A message that is not one of this protocol.
@@ -394,14 +356,6 @@ impl Message {
             Message::Looks => 15,
             Message::Sleeps => 16,
             Message::Slept => 17,
-            Message::Push { seq: number, addr, rkey, len } => {
-                (seq, size, place) = (number, len, Remote { addr, rkey });
-                18
-            }
-            Message::Pushed { seq: number } => {
-                seq = number;
-                19
-            }
             Message::Data { imm, len } => {
                 (seq, size) = (imm, len);
                 14
@@ -446,8 +400,6 @@ impl Message {
             15 => Message::Looks,
             16 => Message::Sleeps,
             17 => Message::Slept,
-            18 => Message::Push { seq, addr, rkey, len },
-            19 => Message::Pushed { seq },
             _ => return Err(Malformed),
         };
         let data_len = if let Message::Small { len, .. } = message { len as usize } else { 0 };
@@ -473,7 +425,7 @@ impl Message {
 
     /// True for the header of a message that may share a SEND with others of its type.
     pub fn may_share(header: &[u8; HEADER]) -> bool {
-        matches!(header[0], 1 | 7 | 14 | 18)
+        matches!(header[0], 1 | 7 | 14)
     }
 
     /// The message with the place of the memory that it names.
@@ -485,7 +437,6 @@ impl Message {
             Message::Offer { phase, seq, first, wait_all, len, ack, .. } => {
                 Message::Offer { phase, seq, first, wait_all, len, place: at, ack }
             }
-            Message::Push { seq, len, .. } => Message::Push { seq, addr: at.addr, rkey: at.rkey, len },
             other => other,
         }
     }

@@ -8,24 +8,22 @@ const STREAM: Hello = Hello {
     ring: Remote { addr: 0x1122_3344_5566_7788, rkey: 0xa1a2_a3a4 },
     windows: true,
     mapped: true,
-    pushes: false,
 };
 const PACKETS: Hello = Hello {
     settings: Settings { kind: Kind::SeqPacket, credits: 3, small: 0x8000, ring: 0 },
     ring: NOWHERE,
     windows: false,
     mapped: false,
-    pushes: true,
 };
 
 #[test]
 fn a_greeting_has_its_bytes() {
-    let bytes = *b"exs!\x08\x02\x01\x02\0\0\0\0\0\0\x80\0\x11\x22\x33\x44\x55\x66\x77\x88\xa1\xa2\xa3\xa4\x01\x01\0\0";
+    let bytes = *b"exs!\x07\x02\x01\x02\0\0\0\0\0\0\x80\0\x11\x22\x33\x44\x55\x66\x77\x88\xa1\xa2\xa3\xa4\x01\x01\0\0";
     assert_eq!(STREAM.emit(), bytes);
     assert_eq!(Hello::parse(&bytes), Ok(STREAM));
     // librdmacm hands out more than was sent (rdma_get_cm_event(3)).
     assert_eq!(Hello::parse(&[&bytes[..], &[0; 24]].concat()), Ok(STREAM));
-    let bytes = [&b"exs!\x08\x01\0\x03\0\0\x80\0"[..], &[0; 17], &[1, 0, 0]].concat();
+    let bytes = [&b"exs!\x07\x01\0\x03\0\0\x80\0"[..], &[0; 20]].concat();
     assert_eq!(PACKETS.emit(), bytes[..]);
     assert_eq!(Hello::parse(&bytes), Ok(PACKETS));
 }
@@ -49,13 +47,12 @@ fn other_greetings_are_refused() {
         "version 4 had an ACK for each SMALL, and did not say what its keys are"
     );
     assert_eq!(with(PACKETS, 4, 5), Err(HelloError::Version(5)), "version 5 did not say that more follows");
-    assert_eq!(with(PACKETS, 4, 7), Err(HelloError::Version(7)), "version 7 had no PUSH");
     // Version 1 had 16 bytes.
     assert_eq!(Hello::parse(b"exs!\x01\x02\x01\x02\0\0\x80\0\0\0\0\0"), Err(HelloError::Version(1)));
     for (at, byte) in [(5, 0), (5, 3), (6, 0xff), (8, 1), (11, 1), (12, 0x80), (28, 2), (29, 2), (30, 1), (31, 1)] {
         assert_eq!(with(STREAM, at, byte), Err(HelloError::Content), "byte {at} = {byte}");
     }
-    for (at, byte) in [(5, 2), (7, 0), (8, 1), (12, 1), (16, 1), (27, 1), (28, 2), (29, 2), (31, 1)] {
+    for (at, byte) in [(5, 2), (7, 0), (8, 1), (12, 1), (16, 1), (27, 1), (28, 2), (31, 1)] {
         assert_eq!(with(PACKETS, at, byte), Err(HelloError::Content), "byte {at} = {byte}");
     }
     let none = Hello { settings: Settings { ring: 0, ..STREAM.settings }, ..STREAM };
@@ -108,8 +105,6 @@ fn messages_have_their_bytes() {
         Message::Looks,
         Message::Sleeps,
         Message::Slept,
-        Message::Push { seq: 5, addr, rkey, len: 0x1000 },
-        Message::Pushed { seq: 5 },
     ];
     for message in all {
         assert_eq!(Message::parse(&message.emit(), HEADER), Ok(message));
@@ -151,7 +146,7 @@ fn a_small_is_parsed_as_any_message() {
 #[test]
 fn bytes_that_mean_nothing_are_refused() {
     // Each byte that a message has no use for.
-    let used: [(u8, &[(usize, usize)]); 15] = [
+    let used: [(u8, &[(usize, usize)]); 13] = [
         (1, &[(4, 16), (20, 28)]),
         (3, &[(4, 8)]),
         (6, &[(4, 8)]),
@@ -165,8 +160,6 @@ fn bytes_that_mean_nothing_are_refused() {
         (15, &[]),
         (16, &[]),
         (17, &[]),
-        (18, &[(4, 16), (20, 28)]),
-        (19, &[(4, 8)]),
     ];
     for (kind, used) in used {
         for at in (1..HEADER).filter(|at| !used.iter().any(|(start, end)| (*start..*end).contains(at))) {
@@ -177,7 +170,7 @@ fn bytes_that_mean_nothing_are_refused() {
             assert_eq!(Message::parse(&bytes, HEADER), Err(Malformed), "message {kind}, byte {at}");
         }
     }
-    for kind in [0, 20, 255] {
+    for kind in [0, 18, 255] {
         let mut bytes = [0; HEADER];
         bytes[0] = kind;
         assert_eq!(Message::parse(&bytes, HEADER), Err(Malformed));

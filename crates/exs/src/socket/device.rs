@@ -41,11 +41,6 @@ impl Device {
         Ok(Device { context, pd, completions, windows, vanishing: library.is_softrnic(), iwarp, rings: Arc::default() })
     }
 
-    /// True if both ends of a connection shall copy.
-    pub fn pushes(&self) -> bool {
-        self.windows && self.vanishing && !self.iwarp
-    }
-
     /// A place among the rings that peers map. None: there is none, or no peer could map any.
     pub fn ring_place(&self) -> Option<Arc<()>> {
         (!self.iwarp && Arc::strong_count(&self.rings) <= RINGS).then(|| self.rings.clone())

@@ -5,7 +5,6 @@ mod last;
 mod notice;
 mod place;
 mod post;
-mod push;
 mod row;
 mod small;
 mod word;
@@ -29,7 +28,6 @@ use crate::protocol::{
 };
 pub(super) use begin::Part;
 use notice::Notices;
-use push::Asking;
 use row::Row;
 use word::Words;
 
@@ -127,7 +125,6 @@ pub(super) struct End {
     /// What the peer is to hear of WRITEs.
     words: Words,
     notices: Notices,
-    asking: Asking,
     /// Messages that are to share the next SEND.
     row: Row,
     peer_has_windows: bool,
@@ -177,9 +174,7 @@ impl End {
         };
         let (qp, inline) = make(INLINE).or_else(|_| make(HEADER)).or_else(|_| make(0))?;
         let stream = settings.kind == Kind::Stream;
-        let both = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let packets = if device.pushes() { both } else { Access::REMOTE_READ };
-        id.init_qp(&qp, if stream { Access::REMOTE_WRITE } else { packets })?;
+        id.init_qp(&qp, if stream { Access::REMOTE_WRITE } else { Access::REMOTE_READ })?;
         let slot = (HEADER + settings.small as usize).max(ROW);
         let behind = NoticePlaces::new(settings.ring, settings.credits);
         let from = receive_slots * slot + sends * HEADER;
@@ -215,7 +210,6 @@ impl End {
             smalls: VecDeque::new(),
             words: Words::default(),
             notices,
-            asking: Asking::new(device.pushes()),
             row: Row::default(),
             peer_has_windows: false,
             keys,
@@ -238,16 +232,13 @@ impl End {
     /// What the peer is told of this end.
     pub fn hello(&self, options: &Options, device: &Device) -> Hello {
         let mapped = self.ring.as_ref().is_some_and(|ring| ring.is_mapped());
-        let settings = options.settings();
-        let pushes = settings.kind == Kind::SeqPacket && device.pushes();
-        Hello { settings, ring: self.ring(), windows: device.windows, mapped, pushes }
+        Hello { settings: options.settings(), ring: self.ring(), windows: device.windows, mapped }
     }
 
     /// Begin the protocol, with what has come.
-    pub fn start(&mut self, mut protocol: Connection) {
+    pub fn start(&mut self, protocol: Connection) {
         self.peer_has_windows = protocol.peer_has_windows();
         self.imm_into_ring &= !protocol.peer_ring_is_mapped();
-        self.asking.agree(&mut protocol);
         self.protocol = Some(protocol);
         let early = std::mem::take(&mut self.early);
         self.take(&early, None);
@@ -258,6 +249,21 @@ impl End {
         self.qp.post_recv(&RecvWr { wr_id: RECEIVE | u64::from(slot), sges: &sges })
     }
 
+    /// See [`Connection::cancel`].
+    pub fn cancel(&mut self, op: u64) -> bool {
+        let asked = self.protocol.as_mut().is_some_and(|protocol| protocol.cancel(Op(op)));
+        self.act();
+        asked
+    }
+
+    /// See [`Connection::cancel_receives`].
+    pub fn cancel_receives(&mut self) {
+        if let Some(protocol) = &mut self.protocol {
+            protocol.cancel_receives();
+        }
+        self.act();
+    }
+
     /// Post the slots of consumed messages again.
     fn post_spare(&mut self) {
         while let Some(slot) = self.spare.pop() {
@@ -266,6 +272,14 @@ impl End {
                 return;
             }
         }
+    }
+
+    /// Send nothing more. ENOTCONN: there is no connection.
+    pub fn shutdown(&mut self) -> Result<(), Errno> {
+        self.shut = true;
+        self.protocol.as_mut().ok_or(Errno(libc::ENOTCONN))?.shutdown();
+        self.act();
+        Ok(())
     }
 
     /// True if the connection ended by [`End::reset`].
@@ -295,7 +309,6 @@ impl End {
             // These transfers have come, as those have of which a message told.
             let _ = self.take_notices(self.notices.most());
         }
-        self.look_after_pushes(why);
         // The peer's READs fail from here on. A queue pair that is in ERR already, or gone, cannot be read either.
         let _ = self.qp.set_state(rdma::QpState::Err);
         self.keys.drop_all();
@@ -329,7 +342,6 @@ impl End {
                 self.take_other(wc);
             }
         }
-        self.time_long_packets();
         self.act();
         self.tell_when_written();
     }
@@ -521,7 +533,6 @@ impl End {
                 }
                 posted
             }
-            Output::Push { from, to } => self.push(from, to),
             Output::Copy { slot, to } => {
                 let from = slot as usize * self.slot + HEADER;
                 if self.takes(to)

@@ -86,7 +86,7 @@ impl Packets {
 
     /// End sends whose data the peer has, in order.
     pub(super) fn end_sends(&mut self) {
-        while let Some(send) = self.sends.pop_front_if(|send| send.ended && !send.writing) {
+        while let Some(send) = self.sends.pop_front_if(|send| send.ended) {
             self.advertised -= 1;
             if let Some(seq) = send.seq.filter(|_| !self.withdrawals.is_empty()) {
                 // A WITHDRAW that is under way will be answered; one that is not is needless now.
@@ -118,7 +118,7 @@ impl Packets {
 
     /// The connection has ended. After the peer's last message the packets in slots are still received.
     pub(super) fn keep_packets(&mut self, why: Reset) {
-        let goes_on = self.peer_fin && why == Reset::Peer && self.flights.is_empty() && self.push.asked.is_empty();
+        let goes_on = self.peer_fin && why == Reset::Peer && self.flights.is_empty();
         self.incoming.retain(|incoming| !incoming.closed);
         if !goes_on && !self.incoming.is_empty() {
             self.incoming.clear();

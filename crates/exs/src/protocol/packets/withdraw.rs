@@ -19,7 +19,7 @@ impl Packets {
         self.asked = false;
         self.withdrawals.pop_front();
         if dropped {
-            let at = self.outstanding(seq).filter(|at| !self.sends[*at].pushed).ok_or(Reset::Protocol)?;
+            let at = self.outstanding(seq).ok_or(Reset::Protocol)?;
             self.unacked.retain(|unacked| *unacked != seq);
             self.advertised -= 1;
             if let Some(send) = self.sends.remove(at) {

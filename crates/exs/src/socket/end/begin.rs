@@ -1,4 +1,4 @@
-//! The begin of operations, and what ends them before their time.
+//! The begin of operations.
 
 use std::sync::Arc;
 
@@ -49,21 +49,6 @@ impl End {
             return done.map(|()| AT_ONCE);
         }
         self.begin_later(kind, memory, buffer, to)
-    }
-
-    /// See [`Connection::cancel`].
-    pub fn cancel(&mut self, op: u64) -> bool {
-        let asked = self.protocol.as_mut().is_some_and(|protocol| protocol.cancel(Op(op)));
-        self.act();
-        asked
-    }
-
-    /// See [`Connection::cancel_receives`].
-    pub fn cancel_receives(&mut self) {
-        if let Some(protocol) = &mut self.protocol {
-            protocol.cancel_receives();
-        }
-        self.act();
     }
 
     /// Begin an operation that ends later.

@@ -1,20 +1,10 @@
 //! The end of what this end sends.
 
-use rdma::Errno;
-
 use super::super::queue::EventKind;
 use super::End;
 use crate::protocol::Connection;
 
 impl End {
-    /// Send nothing more. ENOTCONN: there is no connection.
-    pub fn shutdown(&mut self) -> Result<(), Errno> {
-        self.shut = true;
-        self.protocol.as_mut().ok_or(Errno(libc::ENOTCONN))?.shutdown();
-        self.act();
-        Ok(())
-    }
-
     /// True if a send of this end is pending.
     pub fn has_sends(&self) -> bool {
         self.pending.values().any(|pending| pending.kind == EventKind::Send)

@@ -58,7 +58,7 @@ impl End {
         if let Some(buffer) = buffer {
             let access = match message {
                 Message::Advert { .. } => Some(Access::REMOTE_READ),
-                Message::Offer { .. } | Message::Push { .. } => Some(Access::REMOTE_WRITE),
+                Message::Offer { .. } => Some(Access::REMOTE_WRITE),
                 _ => None,
             };
             if let Some(access) = access {

@@ -22,20 +22,15 @@ impl Default for Row {
 }
 
 impl Row {
-    /// True for a message that goes with those of its type that follow it.
+    /// True for a message that goes with those that follow it. A connection has only one of the two types.
     pub fn takes(message: &Message) -> bool {
-        matches!(message, Message::Advert { .. } | Message::Offer { .. } | Message::Push { .. })
+        matches!(message, Message::Advert { .. } | Message::Offer { .. })
     }
 
     /// Add one, for which there is room.
     pub fn push(&mut self, message: Message) {
         self.bytes[self.len..self.len + HEADER].copy_from_slice(&message.emit());
         self.len += HEADER;
-    }
-
-    /// True if it has messages of that type.
-    pub fn is_of(&self, message: &Message) -> bool {
-        self.bytes[0] == message.emit()[0]
     }
 
     pub fn is_full(&self) -> bool {
@@ -55,9 +50,6 @@ impl Row {
 impl End {
     /// Send a message with those of its type that follow it.
     pub(super) fn join(&mut self, message: Message) -> rdma::Result<()> {
-        if !self.row.is_empty() && !self.row.is_of(&message) {
-            self.send_row()?;
-        }
         self.row.push(message);
         if self.row.is_full() { self.send_row() } else { Ok(()) }
     }
