@@ -4,7 +4,7 @@
 use core::mem::{MaybeUninit, offset_of, size_of};
 
 use libc::c_int;
-use nic::{Core, Nic};
+use nic::{Core, Nic, TOGETHER};
 use sys::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq};
 use verbs::{Errno, Opcode, QpType, RKey, RecvWr, Result, SendBody, SendData, SendFlags, SendWr, Sge, limits};
 
@@ -217,6 +217,54 @@ unsafe fn send_one(core: &mut Core, qp: &Qp, wr: &ibv_send_wr, now: u64) -> Resu
     Ok(())
 }
 
+/// True if this request and the next one are WRITEs, or READs, which may be executed by one copy.
+///
+/// # Safety
+/// As [`post_send`].
+#[inline(always)]
+unsafe fn begins_several(wr: &ibv_send_wr) -> bool {
+    // SAFETY: NULL or live (caller).
+    matches!(wr.opcode, sys::IBV_WR_RDMA_WRITE | sys::IBV_WR_RDMA_READ)
+        && unsafe { wr.next.as_ref() }.is_some_and(|next| next.opcode == wr.opcode)
+}
+
+/// Post such requests together, as far as that can be done. The result is their number.
+///
+/// # Safety
+/// As [`post_send`], of a list that begins with this request.
+#[inline(never)] // other lists do not pay for its registers
+unsafe fn send_several(core: &mut Core, qp: &Qp, first: &ibv_send_wr, now: u64) -> usize {
+    const NONE: SendBody = SendBody::Plain;
+    let (mut bodies, mut count) = ([NONE; TOGETHER], 0);
+    let mut lists: [&[Sge]; TOGETHER] = [&[]; TOGETHER];
+    let mut raws = [first; TOGETHER];
+    let mut at = Some(first);
+    while let Some(wr) = at.filter(|wr| count < TOGETHER && wr.opcode == first.opcode && wr.num_sge == 1) {
+        if wr.send_flags & sys::IBV_SEND_INLINE != 0 {
+            break;
+        }
+        // SAFETY: there is one entry, and the operation says which members are meant (caller).
+        let Ok(list) = (unsafe { sges(wr.sg_list, 1) }) else { break };
+        // SAFETY: as above; both are integers.
+        let (remote_addr, rkey) = unsafe { (wr.wr.rdma.remote_addr, RKey(wr.wr.rdma.rkey)) };
+        (raws[count], lists[count], bodies[count]) = (wr, list, SendBody::Rdma { remote_addr, rkey });
+        count += 1;
+        // SAFETY: NULL or live (caller).
+        at = unsafe { wr.next.as_ref() };
+    }
+    let opcode = if first.opcode == sys::IBV_WR_RDMA_READ { Opcode::RdmaRead } else { Opcode::RdmaWrite };
+    let requests: [SendWr<'_>; TOGETHER] = core::array::from_fn(|at| SendWr {
+        wr_id: raws[at].wr_id,
+        opcode,
+        flags: SendFlags::from_bits_truncate(raws[at].send_flags),
+        imm_or_rkey: 0,
+        remote_srqn: 0,
+        body: &bodies[at],
+        data: SendData::Sges(lists[at]),
+    });
+    core.post_together(qp.id, &requests[..count], now)
+}
+
 /// `ibv_post_send(3)`.
 pub unsafe extern "C" fn post_send(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: *mut *mut ibv_send_wr) -> c_int {
     // Few comparisons, and then a jump: the long way must not pay for the registers of the short one.
@@ -253,7 +301,24 @@ unsafe extern "C" fn post_send_list(qp: *mut ibv_qp, wr: *mut ibv_send_wr, bad: 
         {
             return 0;
         }
-        walk(wr, bad, |wr| wr.next, Qp::of(qp).map(|qp| (qp, qp.nic)), |qp, core, now, wr| send_one(core, qp, wr, now))
+        // Requests of the list that have been posted with one before them.
+        let mut posted = 0;
+        walk(
+            wr,
+            bad,
+            |wr| wr.next,
+            Qp::of(qp).map(|qp| (qp, qp.nic)),
+            |qp, core, now, wr| {
+                if posted == 0 && begins_several(wr) {
+                    posted = send_several(core, qp, wr, now);
+                }
+                if posted > 0 {
+                    posted -= 1;
+                    return Ok(());
+                }
+                send_one(core, qp, wr, now)
+            },
+        )
     }
 }
 

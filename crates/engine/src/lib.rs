@@ -150,6 +150,9 @@ pub struct Engine<P: Env> {
     /// WRITEs, READs, binds and LOCAL_INVs that were executed at their post.
     #[cfg(test)]
     executed_at_post: [u64; 4],
+    /// Of these, WRITEs and READs that were executed by one copy with others.
+    #[cfg(test)]
+    executed_together: u64,
     /// Entries of managed queues that ran straight.
     #[cfg(test)]
     ran_straight: u64,
@@ -227,6 +230,8 @@ impl<P: Env> Engine<P> {
             fast_paths: [0; 4],
             #[cfg(test)]
             executed_at_post: [0; 4],
+            #[cfg(test)]
+            executed_together: 0,
             #[cfg(test)]
             ran_straight: 0,
             #[cfg(test)]

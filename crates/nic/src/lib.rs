@@ -50,7 +50,7 @@ pub use taps::fault::spec::DeviceFault;
 pub use thread::spawn;
 pub use waiters::{Outlived, Waited, Waiters, this_thread};
 pub use window::Mapped;
-pub use wire::EntryArray;
+pub use wire::{EntryArray, TOGETHER};
 
 /// A row of the GID table.
 #[derive(Clone, Debug)]

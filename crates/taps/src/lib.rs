@@ -518,6 +518,11 @@ impl<W: Wire> SameHost for Tapped<W> {
     }
 
     #[inline]
+    fn one_sided_together(&mut self, link: LinkId, requests: &[OneSided<'_>]) -> Option<u64> {
+        if self.tapped() { None } else { self.wire.one_sided_together(link, requests) }
+    }
+
+    #[inline]
     fn one_sided_here(&mut self, op: OneSidedOp, local: &[Span], remote: Span) -> Option<u64> {
         if self.tapped() { None } else { self.wire.one_sided_here(op, local, remote) }
     }

@@ -8,7 +8,9 @@ use memory::export_table::{Reader, VALUES, Writer};
 use memory::fds::TrackedFd;
 use memory::{OwnTable, PeerTable, arena, co_copy, single_copy};
 use verbs::{Access, CtxId, PdId, QpType, Qpn, RKey};
-use wire::{Export, ExportId, LinkId, Nanos, OneSided, OneSidedDone, OneSidedOp, PIECE, Span, check_one_sided};
+use wire::{
+    Export, ExportId, LinkId, Nanos, OneSided, OneSidedDone, OneSidedOp, PIECE, Span, TOGETHER, check_one_sided,
+};
 
 use crate::WindowEnv;
 use crate::known::{Found, Known, within};
@@ -90,6 +92,10 @@ fn tag(id: ExportId) -> u64 {
 /// Beside a region's rights: bits 32-55 are the number of the only queue pair through which it may be reached.
 const THROUGH: u64 = 1 << 63;
 
+/// Beside a region's rights: it has no place in the arena, and none is looked for. A process of an earlier version
+/// leaves it out; then one is looked for.
+const UNPLACED: u64 = 1 << 62;
+
 /// The domain of a queue pair that has none.
 const NO_PD: u64 = u64::MAX;
 
@@ -163,10 +169,15 @@ impl WindowEnv {
             _ => None,
         };
         let Some(export_table) = &mut self.export_table else { return };
-        if let Some((key, Place { addr, len, at })) = place {
-            export_table.writer.publish(SHARED | u64::from(key), &[addr, len, at, 0, 0, 0]);
+        let mut values = row(exported);
+        match (place, exported) {
+            (Some((key, Place { addr, len, at })), _) => {
+                export_table.writer.publish(SHARED | u64::from(key), &[addr, len, at, 0, 0, 0]);
+            }
+            (None, Export::Region { .. }) => values[1] |= UNPLACED,
+            (None, Export::Qp { .. }) => {}
         }
-        export_table.writer.publish(tag(exported.id()), &row(exported));
+        export_table.writer.publish(tag(exported.id()), &values);
     }
 
     pub(crate) fn retract_row(&mut self, id: ExportId) {
@@ -228,6 +239,20 @@ impl WindowEnv {
         let reached = act(link, request, shared, answers)?;
         self.single_copy_done(&[Span { addr: 0, len: request.len, guarded: false }]);
         Some(reached)
+    }
+
+    /// Executes several requests here by one copy, if the peer shows that all are allowed.
+    pub(crate) fn execute_together(&mut self, id: LinkId, requests: &[OneSided<'_>]) -> Option<u64> {
+        let first = requests.first()?;
+        // Each by itself where the peer does its part of a stream.
+        if self.link(id)?.streams_until != 0 || first.queues && self.streams(id, first.len) {
+            return None;
+        }
+        let epoch = act_together(self.link_mut(id)?, requests)?;
+        for request in requests {
+            self.single_copy_done(request.local.spans);
+        }
+        Some(epoch)
     }
 
     /// A piece of a long request. The first decides about the others.
@@ -330,6 +355,9 @@ fn look(peer: &Reader<PeerTable>, request: &OneSided<'_>, known: &mut Known) -> 
     let (region_row, values) = peer.find_seen(tag(ExportId::Region(request.rkey.0)))?;
     let region = region(request.rkey.0, values);
     let (addr, epoch) = check_one_sided(qp, region, request)?;
+    if values[1] & UNPLACED != 0 {
+        return Some(Found { epoch, addr, place: None });
+    }
     let place = peer.find_seen(SHARED | u64::from(request.rkey.0)).and_then(|(place_row, values)| {
         let at = within(values, addr, request.len)?;
         known.keep(request, &qp, &region, [qp_row, region_row, place_row], values);
@@ -348,13 +376,8 @@ fn act(link: &mut Link, request: &OneSided<'_>, by_memory: bool, answers: Answer
     if remote.export_table.is_none() || !remote.it_permitted || !(remote.shares() || by_call) {
         return None;
     }
-    // Not the engine's time, which may be old: a process that was stopped in between must not take it for the present.
-    let now = coarse_time();
-    if now.saturating_sub(remote.alive_at) > LIFE_HOLDS {
-        if remote.gone() {
-            return None;
-        }
-        remote.alive_at = now;
+    if !is_alive(remote) {
+        return None;
     }
     let peer = remote.export_table.as_ref()?;
     link.copier.marked_by(link.producer.memory().copying(), request.rkey.0, || {
@@ -395,6 +418,60 @@ fn act(link: &mut Link, request: &OneSided<'_>, by_memory: bool, answers: Answer
         }
         copied.ok().map(|()| OneSidedDone { epoch, before: 0 })
     })
+}
+
+/// As [`act`], for requests that are all system calls: one copy. The others are left to that.
+fn act_together(link: &mut Link, requests: &[OneSided<'_>]) -> Option<u64> {
+    let worth = requests.len() <= TOGETHER && requests.iter().all(|request| worth_a_call(link, request));
+    if link.state != State::Up || !worth {
+        return None;
+    }
+    let remote = link.remote.as_mut()?;
+    if remote.export_table.is_none() || !remote.it_permitted || !is_alive(remote) {
+        return None;
+    }
+    let (peer, reads) = (remote.export_table.as_ref()?, requests.first()?.op == OneSidedOp::Read);
+    // By several keys: the mark concerns every one.
+    link.copier.marked(link.producer.memory().copying(), || {
+        let (mut ours, mut theirs) = ([Span::default(); TOGETHER], [Span::default(); TOGETHER]);
+        let mut connection = None;
+        for (request, (ours, theirs)) in requests.iter().zip(ours.iter_mut().zip(&mut theirs)) {
+            let known = remote.known.find(peer, request);
+            let Found { epoch, addr, place } = known.or_else(|| look(peer, request, &mut remote.known))?;
+            let ([span], None) = (request.local.spans, place) else { return None };
+            if *connection.get_or_insert(epoch) != epoch || (request.op == OneSidedOp::Read) != reads {
+                return None;
+            }
+            (*ours, *theirs) = (*span, Span { addr, len: request.len, guarded: true });
+        }
+        let (ours, theirs) = (&ours[..requests.len()], &theirs[..requests.len()]);
+        let copied = if reads {
+            single_copy::pull(remote.who.pid, theirs, ours)
+        } else {
+            single_copy::push(remote.who.pid, ours, theirs)
+        };
+        copied.ok().and(connection)
+    })
+}
+
+/// True if the peer runs, or has run some milliseconds ago.
+fn is_alive(remote: &mut Remote) -> bool {
+    // Not the engine's time, which may be old: a process that was stopped in between must not take it for the present.
+    let now = coarse_time();
+    if now.saturating_sub(remote.alive_at) > LIFE_HOLDS {
+        if remote.gone() {
+            return false;
+        }
+        remote.alive_at = now;
+    }
+    true
+}
+
+/// True if the peer's row of a region says that it has no place in the arena. `None`: there is no such row.
+#[cfg(test)]
+pub(crate) fn is_unplaced(remote: &Remote, key: u32) -> Option<bool> {
+    let row = remote.export_table.as_ref()?.find(tag(ExportId::Region(key)))?;
+    Some(row[1] & UNPLACED != 0)
 }
 
 #[cfg(test)]

@@ -347,3 +347,69 @@ fn what_is_known_of_rows_ends_with_them() {
         all(allowed(9));
     }
 }
+
+/// The row of a region says whether its place in the arena is to be looked for.
+#[test]
+fn only_what_has_a_place_is_looked_for() {
+    use verbs::{Access, CtxId, PdId};
+    let (env, mut other, link, _) = linked();
+    let Some(mapped) = other.allocate_shared(8192) else { panic!("memory cannot be shared here") };
+    let own = vec![0u8; 8192];
+    let (pd, ctx) = (PdId { index: 1, generation: 1 }, CtxId { index: 1, generation: 0 });
+    let remote = env.link(link).unwrap().remote.as_ref().unwrap();
+    let mut shown = |addr, access| {
+        other.publish(&wire::Export::Region { key: 5, through: None, ctx, pd, access, addr, length: 8192, iova: 0 });
+        crate::export_table::is_unplaced(remote, 5)
+    };
+    let ordinary = std::ptr::from_ref(&own[0]).expose_provenance() as u64;
+    assert_eq!(shown(ordinary, Access::REMOTE_WRITE), Some(true));
+    assert_eq!(shown(mapped.addr(), Access::REMOTE_WRITE), Some(false));
+    assert_eq!(shown(mapped.addr(), Access::REMOTE_WRITE | Access::ON_DEMAND), Some(true));
+}
+
+/// Several requests are executed by one copy if all of them are allowed, and none of them otherwise.
+#[test]
+fn requests_are_executed_together_or_not_at_all() {
+    use verbs::{Access, CtxId, PdId, QpType, RKey};
+    use wire::{Export, OneSided, OneSidedOp};
+    let (mut env, mut other, link, dst) = linked();
+    let (src, pd, ctx) = (Qpn::new(0x777), PdId { index: 1, generation: 1 }, CtxId { index: 1, generation: 0 });
+    let (both, service, len) = (Access::REMOTE_WRITE | Access::REMOTE_READ, QpType::Rc, 4096);
+    let mut theirs = [vec![0u8; len as usize], vec![0u8; len as usize], vec![0u8; len as usize]];
+    let places: Vec<u64> = theirs.iter_mut().map(|memory| memory.as_mut_ptr().expose_provenance() as u64).collect();
+    let shows = |other: &mut WindowEnv, key: u32, access| {
+        let addr = places[key as usize];
+        other.publish(&Export::Region { key, through: None, ctx, pd, access, addr, length: len.into(), iova: 0 });
+    };
+    (0..3).for_each(|key| shows(&mut other, key, both));
+    let qp = |epoch| Export::Qp { qpn: dst, service, peer: src, ctx, pd: Some(pd), access: both, mtu: 4096, epoch };
+    other.publish(&qp(9));
+    let mut ours = [vec![1u8; len as usize], vec![2u8; len as usize], vec![3u8; len as usize]];
+    let spans = ours
+        .each_mut()
+        .map(|memory| [Span { addr: memory.as_mut_ptr().expose_provenance() as u64, len, guarded: false }]);
+    let requests = |op| {
+        [0usize, 1, 2].map(|at| {
+            let (rkey, local) = (RKey(at as u32), Payload { prefix: &[], spans: &spans[at] });
+            let (addr, epoch, before, after, mtu, queues) = (0, None, 0, 0, 4096, false);
+            OneSided { service, src, dst, epoch, op, rkey, addr, len, before, after, mtu, queues, local }
+        })
+    };
+    let byte = |memory: &[Vec<u8>; 3]| memory.each_ref().map(|memory| std::hint::black_box(memory)[len as usize - 1]);
+    let writes = requests(OneSidedOp::Write);
+    shows(&mut other, 2, Access::REMOTE_READ);
+    assert_eq!(env.one_sided_together(link, &writes), None, "the last one is not allowed");
+    assert_eq!(byte(&theirs), [0; 3]);
+    assert_eq!(env.one_sided_together(link, &writes[..2]), Some(9));
+    assert_eq!(byte(&theirs), [1, 2, 0]);
+    theirs[2].fill(7);
+    assert_eq!(env.one_sided_together(link, &requests(OneSidedOp::Read)), Some(9));
+    assert_eq!(byte(&ours), [1, 2, 7]);
+    other.publish(&qp(10));
+    let old = requests(OneSidedOp::Read).map(|request| OneSided { epoch: Some(9), ..request });
+    assert_eq!(env.one_sided_together(link, &old), None, "of an earlier connection");
+    let [first, second, _] = requests(OneSidedOp::Write);
+    let mixed = [first, OneSided { op: OneSidedOp::Read, ..second }];
+    assert_eq!(env.one_sided_together(link, &mixed), None, "two operations");
+    assert_eq!(env.one_sided_together(link, &[first; 9]), None, "too many");
+}

@@ -193,6 +193,12 @@ pub trait SameHost {
     fn one_sided(&mut self, _link: LinkId, _request: &OneSided<'_>) -> Option<OneSidedDone> {
         None
     }
+    /// Executes several requests of one connection, 2 to [`crate::TOGETHER`] WRITEs or READs, by one copy, under the
+    /// conditions of [`SameHost::one_sided`] for each. None of them is a piece. All are executed, and the connection's
+    /// epoch comes back, or none is.
+    fn one_sided_together(&mut self, _link: LinkId, _requests: &[OneSided<'_>]) -> Option<u64> {
+        None
+    }
     /// Executes a request of this process to itself, whose memory was checked on both sides: the value before an atomic
     /// operation, else 0. `None` when the request has to be sent, as for [`SameHost::one_sided`].
     fn one_sided_here(&mut self, _op: OneSidedOp, _local: &[Span], _remote: Span) -> Option<u64> {

@@ -82,7 +82,7 @@ pub use error::{Error, Result};
 pub use link::{AtomicOp, Fault, LinkCaps, LinkId, Nanos, Part, Path, Payload, SendError, SingleCopyCaps, Span};
 pub use packet::{Head, Packet, PacketOp, packet_flags};
 pub use same_host::{
-    Export, ExportId, Offer, OneSided, OneSidedDone, OneSidedOp, PIECE, SHORTEST, SingleCopyError, TicketRef,
+    Export, ExportId, Offer, OneSided, OneSidedDone, OneSidedOp, PIECE, SHORTEST, SingleCopyError, TOGETHER, TicketRef,
     check_one_sided,
 };
 pub use short_packet::ShortPacket;

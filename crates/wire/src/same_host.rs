@@ -13,6 +13,9 @@ pub const PIECE: u32 = 1 << 20;
 /// before it ends.
 pub const SHORTEST: u32 = 128 << 10;
 
+/// The most requests that are executed by one copy.
+pub const TOGETHER: usize = 8;
+
 /// Why a single copy between processes failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SingleCopyError {

@@ -1,13 +1,14 @@
 //! The error matrix: every error over every path, with the completions of both sides in order, the states of both queue
 //! pairs and the asynchronous events.
 //!
-//! `table` has the expected results, `play` produces the actual ones. `posts`, `under_way`, `lost`, `overrun` and
-//! `unreliable` are the tests that do not fit into the table: errors of the post itself, regions and peers that vanish,
-//! completion queues that overrun, send queues that go on after an error.
+//! `table` has the expected results, `play` produces the actual ones. `posts`, `under_way`, `lists`, `lost`, `overrun`
+//! and `unreliable` are the tests that do not fit into the table: errors of the post itself, regions and peers that
+//! vanish, lists of which one request is wrong, completion queues that overrun, send queues that go on after an error.
 
 mod built;
 mod fate;
 mod faults;
+mod lists;
 mod lost;
 mod overrun;
 mod pair;
@@ -64,6 +65,7 @@ fn remote_side() {
 fn play_part(part: &str, wire: Wire) {
     match part {
         "target" => play::serve(&Fixture::open(), wire),
+        "lists" => lists::remote(wire),
         "lost" => lost::remote(wire),
         "overrun" => overrun::remote(wire),
         "under way" => under_way::remote(wire),

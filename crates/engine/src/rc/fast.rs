@@ -9,6 +9,7 @@
 //!
 //! **Writing and reading** (`rdma`). An RDMA WRITE or READ takes the fast path at its post, too, if it is executed
 //! here: nothing is under way on the connection, and the last request of its kind was executed here. It is over then.
+//! Several of one list are executed by one copy (`together`).
 //!
 //! **Windows** (`local`). The bind of a window, and LOCAL_INV, take the fast path at their post if all in front of them
 //! has gone out. They are over then, or are listed if something is under way. Without a completion, they end with the
@@ -30,6 +31,7 @@ mod local;
 pub(super) mod post;
 mod rdma;
 mod receive;
+mod together;
 
 use std::hint::cold_path;
 

@@ -40,13 +40,36 @@ struct Request {
 }
 
 impl Request {
+    fn wr<'a>(&'a self, wr_id: u64, pieces: &'a [&'a [u8]]) -> SendWr<'a> {
+        let data = if self.inline.is_some() { SendData::Inline(pieces) } else { SendData::Sges(&self.sges) };
+        let (opcode, flags, body) = (self.opcode, self.flags, &self.body);
+        SendWr { wr_id, opcode, flags, imm_or_rkey: self.imm, remote_srqn: 0, body, data }
+    }
+
     fn post(&self, w: &mut World, node: usize, qp: QpId, wr_id: u64) -> verbs::Result<()> {
         let pieces: Vec<&[u8]> = self.inline.iter().flatten().map(Vec::as_slice).collect();
-        let data = if self.inline.is_some() { SendData::Inline(&pieces) } else { SendData::Sges(&self.sges) };
-        let (opcode, flags, body) = (self.opcode, self.flags, self.body);
-        let wr = SendWr { wr_id, opcode, flags, imm_or_rkey: self.imm, remote_srqn: 0, body: &body, data };
         let (now, engine) = (w.now, &mut w.nodes[node].engine);
-        engine.post_send(qp, &wr, now)
+        engine.post_send(qp, &self.wr(wr_id, &pieces), now)
+    }
+
+    /// Post requests as a list; those of which nothing was posted with others have their results.
+    fn post_list(list: &[Request], w: &mut World, node: usize, qp: QpId, wr_id: u64) -> Vec<verbs::Result<()>> {
+        let (mut results, mut at) = (Vec::new(), 0);
+        while at < list.len() {
+            // What is inline is not asked for together, as the caller of the engine has it.
+            let wrs: Vec<_> =
+                list[at..].iter().zip(wr_id + at as u64..).map(|(request, id)| request.wr(id, &[])).collect();
+            let several = list[at..].iter().take_while(|request| request.inline.is_none()).count();
+            let (now, engine) = (w.now, &mut w.nodes[node].engine);
+            let posted = engine.post_together(qp, &wrs[..several], now);
+            results.extend((0..posted).map(|_| Ok(())));
+            at += posted;
+            if posted == 0 {
+                results.push(list[at].post(w, node, qp, wr_id + at as u64));
+                at += 1;
+            }
+        }
+        results
     }
 }
 
@@ -417,20 +440,27 @@ impl Program {
             self.arrive((end.node, peer.node), None, 8);
             self.arrive((peer.node, end.node), None, 8);
         }
-        let mostly_reads = self.r.coin();
-        for n in 0..self.r.pick(&[2, 2, 3, 4]) {
+        let (mostly_reads, list) = (self.r.coin(), self.r.coin());
+        let mut requests = Vec::new();
+        for _ in 0..self.r.pick(&[3, 4, 4, 5]) {
             let mut request = self.request(end, peer);
             let wrong = !self.gentle && self.r.below(24) == 0;
             let rkey = RKey(if wrong { self.r.next() as u32 } else { self.t.fast.nodes[peer.node].key });
             let remote_addr = BASE + 0x10_0000 + 8 * self.r.below(1000);
             (request.opcode, request.body) = (Opcode::RdmaWrite, SendBody::Rdma { remote_addr, rkey });
-            if mostly_reads != (self.r.below(8) == 0) {
+            if mostly_reads != (!list && self.r.below(8) == 0) {
                 let len = self.r.pick(&LENGTHS);
                 (request.opcode, request.inline) = (Opcode::RdmaRead, None);
                 request.sges = vec![self.sge(end.node, true, len)];
             }
-            self.ask_for(end, &[request], wr_id + n);
+            requests.push(request);
         }
+        // A list is executed together only behind a request that was.
+        let alone = if list { 1 } else { requests.len() };
+        for (request, id) in requests.iter().zip(wr_id..).take(alone) {
+            self.ask_for(end, std::slice::from_ref(request), id);
+        }
+        self.t.both(|w| Request::post_list(&requests[alone..], w, end.node, end.qp, wr_id + alone as u64));
     }
 
     fn receive(&mut self, end: End, wr_ids: std::ops::Range<u64>) {
@@ -487,7 +517,7 @@ impl Program {
 /// memory are the same after every step.
 #[test]
 fn fast_and_slow_path() {
-    let (mut taken, mut handed, mut in_runs, mut executed) = ([0; 4], 0, 0, [0; 4]);
+    let (mut taken, mut handed, mut in_runs, mut executed, mut together) = ([0; 4], 0, 0, [0; 4], 0);
     let seeds = seeds(WORLDS);
     let alone = seeds.end - seeds.start == 1;
     for seed in seeds {
@@ -497,6 +527,7 @@ fn fast_and_slow_path() {
         }
         for node in &program.t.fast.nodes {
             executed = std::array::from_fn(|kind| executed[kind] + node.engine.executed_at_post[kind]);
+            together += node.engine.executed_together;
         }
         let (ways, [directly, behind]) = program.t.finish();
         handed += directly;
@@ -516,4 +547,5 @@ fn fast_and_slow_path() {
         alone || executed.iter().zip(least).all(|(n, least)| *n > least),
         "{executed:?} WRITEs, READs, binds, LOCAL_INVs were executed at their post"
     );
+    assert!(alone || together > 50, "{together} WRITEs and READs were executed with others");
 }

@@ -396,6 +396,18 @@ impl SameHost for Mock {
         Some(OneSidedDone { epoch: found.1, before })
     }
 
+    fn one_sided_together(&mut self, link: LinkId, requests: &[OneSided<'_>]) -> Option<u64> {
+        let peer = self.node(link);
+        {
+            let net = self.net.borrow();
+            let look = |id| net.exported[peer].get(&id).filter(|_| net.one_sided && peer != self.me).copied();
+            for r in requests {
+                check_one_sided(look(ExportId::Qp(r.dst))?, look(ExportId::Region(r.rkey.0))?, r)?;
+            }
+        }
+        requests.iter().map(|request| self.one_sided(link, request).map(|done| done.epoch)).last()?
+    }
+
     fn one_sided_here(&mut self, op: OneSidedOp, local: &[Span], remote: Span) -> Option<u64> {
         let me = self.me;
         if !self.net.borrow().one_sided {

@@ -77,6 +77,10 @@ impl SameHost for WindowEnv {
         self.execute(link, request)
     }
 
+    fn one_sided_together(&mut self, link: LinkId, requests: &[OneSided<'_>]) -> Option<u64> {
+        self.execute_together(link, requests)
+    }
+
     fn one_sided_here(&mut self, op: OneSidedOp, ours: &[Span], theirs: Span) -> Option<u64> {
         match op {
             OneSidedOp::Write => local::copy(ours, &[theirs]).ok()?,
