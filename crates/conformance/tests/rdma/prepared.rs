@@ -81,10 +81,14 @@ fn the_counter_counts() {
     let pair = Pair::new();
     let mr = pair.fixture.pd.reg_mr(LEN, Access::LOCAL_WRITE | Access::REMOTE_WRITE).expect("ibv_reg_mr");
     let op = SendOp::Write { addr: mr.addr(), rkey: mr.rkey() };
-    let (posted, count) = allocations(|| pair.from.post_sends(&[SendWr::new(1, op, Data::Sges(&[mr.sge(64, 8)]))]));
-    posted.expect("ibv_post_send");
-    pair.done(1);
-    assert!(count > 0, "a list that is built with the call is allocated");
+    let list = [mr.sge(64, 8)];
+    let wrs: Vec<SendWr<'_>> = (0..5).map(|wr_id| SendWr::new(wr_id, op, Data::Sges(&list))).collect();
+    for (wrs, allocates) in [(&wrs[..4], false), (&wrs[..], true)] {
+        let (posted, count) = allocations(|| pair.from.post_sends(wrs));
+        posted.expect("ibv_post_send");
+        pair.done(wrs.len());
+        assert_eq!(count > 0, allocates, "a longer list that is built with the call is allocated");
+    }
 }
 
 #[test]
