@@ -177,11 +177,11 @@ fuzz_target!(|data: &[u8]| {
             5 => world.act(&mut connection, 1 + usize::from(input.byte() % 8)),
             6 if !world.reads.is_empty() => {
                 world.reads.pop_front();
-                connection.read_done();
+                connection.transfers_done(1);
             }
             6 if !world.writes.is_empty() => {
                 world.writes.pop_front();
-                connection.write_done();
+                connection.transfers_done(1);
             }
             15 if kind == Kind::Stream => {
                 if input.byte() & 1 == 1 { connection.look() } else { connection.stop_looking() }
@@ -325,11 +325,11 @@ fuzz_target!(|data: &[u8]| {
     }
     world.act(&mut connection, usize::MAX);
     while world.reads.pop_front().is_some() {
-        connection.read_done();
+        connection.transfers_done(1);
         world.act(&mut connection, usize::MAX);
     }
     while world.writes.pop_front().is_some() {
-        connection.write_done();
+        connection.transfers_done(1);
         world.act(&mut connection, usize::MAX);
     }
     assert!(world.sends.is_empty() && world.receives.is_empty(), "every operation ends");

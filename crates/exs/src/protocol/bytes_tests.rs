@@ -225,7 +225,7 @@ impl World {
                     peer.ring[to.addr as usize..][..data.len()].copy_from_slice(&data);
                 }
                 peer.connection.transferred(imm, data.len() as u32).expect("the protocol is kept");
-                self.ends[i].connection.write_done();
+                self.ends[i].connection.transfers_done(1);
             }
         }
         true
@@ -361,7 +361,7 @@ fn a_reset_ends_every_operation_once() {
             let writes = world.ends[i].wire.drain(..).filter(|on_wire| matches!(on_wire, OnWire::Write { .. })).count();
             for _ in 0..writes {
                 assert!(!world.ends[i].sends.is_empty(), "a WRITE still reads its send");
-                world.ends[i].connection.write_done();
+                world.ends[i].connection.transfers_done(1);
                 while world.output(i) {}
             }
         }
@@ -397,7 +397,7 @@ fn a_send_waits_for_its_writes_when_one_behind_it_is_not_posted() {
     connection.reset(Reset::Memory);
     connection.write_dropped();
     assert_eq!(connection.poll(), None, "the WRITE of the first send is under way");
-    connection.write_done();
+    connection.transfers_done(1);
     let failed = |op| Some(Output::Done(Done { op: Op(op), outcome: Outcome::Failed(Reset::Memory) }));
     assert_eq!([1, 2, 3].map(|_| connection.poll()), [1, 2, 3].map(failed));
     assert_eq!(connection.poll(), None);
@@ -421,7 +421,7 @@ fn the_last_question_is_behind_the_last_byte() {
         connection.ask_for_all();
         let before = outputs(&mut connection);
         assert!(before.contains(&fin) && before.contains(&ping) == asked, "{before:?}");
-        connection.write_done();
+        connection.transfers_done(1);
         connection.ask_for_all();
         if asked {
             // The answer to the other question comes first, and says nothing of FIN.

@@ -2,7 +2,7 @@
 //!
 //! The surroundings call [`Connection::send`], [`Connection::receive`], [`Connection::cancel`] and
 //! [`Connection::shutdown`] for the program, [`Connection::arrived`], [`Connection::transferred`],
-//! [`Connection::read_done`], [`Connection::write_done`], [`Connection::small_done`] and [`Connection::reset`] for the
+//! [`Connection::transfers_done`], [`Connection::small_done`] and [`Connection::reset`] for the
 //! wire, [`Connection::tick`] for the clock, and do what [`Connection::poll`] says, in that order.
 //!
 //! Room for messages. The peer has one receive posted for everything that this end may send, so the wire never has to
@@ -54,9 +54,9 @@ pub enum Output {
     Send(Message, Option<Buffer>),
     /// SEND a message; this end is done with that key of the peer.
     End(Message, u32),
-    /// READ. [`Connection::read_done`] is called at its completion.
+    /// READ. [`Connection::transfers_done`] is called at its completion.
     Read(Read),
-    /// WRITE. [`Connection::write_done`] is called at its completion, or [`Connection::write_dropped`].
+    /// WRITE. [`Connection::transfers_done`] is called at its completion, or [`Connection::write_dropped`].
     Write(Write),
     /// Copy the data of the SMALL in a slot.
     Copy {
@@ -366,17 +366,12 @@ impl Connection {
         }
     }
 
-    /// The oldest READ is completed; after [`Connection::reset`], also without success.
-    pub fn read_done(&mut self) {
-        if let End::Packets(end) = &mut self.end {
-            end.read_done();
-        }
-    }
-
-    /// The oldest WRITE is completed; after [`Connection::reset`], also without success.
-    pub fn write_done(&mut self) {
-        if let End::Bytes(end) = &mut self.end {
-            end.write_done();
+    /// So many of the oldest READs (SEQPACKET) or WRITEs (STREAM) are completed; after [`Connection::reset`], also
+    /// without success.
+    pub fn transfers_done(&mut self, count: usize) {
+        match &mut self.end {
+            End::Packets(end) => end.reads_done(count),
+            End::Bytes(end) => (0..count).for_each(|_| end.write_done()),
         }
     }
 

@@ -332,16 +332,18 @@ impl Packets {
         Ok(false)
     }
 
-    /// The oldest READ is completed; after [`Packets::reset`], also without success.
-    pub fn read_done(&mut self) {
-        let Some(flight) = self.flights.pop_front() else { return };
-        self.in_flight -= flight.len;
+    /// The oldest READs are completed; after [`Packets::reset`], also without success. The peer hears of them together.
+    pub fn reads_done(&mut self, count: usize) {
+        for _ in 0..count {
+            let Some(flight) = self.flights.pop_front() else { break };
+            self.in_flight -= flight.len;
+            self.land(flight.op, flight.seq, flight.len);
+        }
         if self.dead.is_some() {
             self.fail_receives();
             return;
         }
-        self.land(flight.op, flight.seq, flight.len);
-        // The peer hears of this one before the next READ: a device may execute that at once, in the caller's thread.
+        // The peer hears of these before the next READ: a device may execute that at once, in the caller's thread.
         self.settle();
         self.transfer();
     }

@@ -290,7 +290,7 @@ impl World {
         assert_eq!(from.rkey, op as u32);
         let data = send.data[offset..][..to.len as usize].to_vec();
         self.ends[i].write(to, &data);
-        self.ends[i].connection.read_done();
+        self.ends[i].connection.reads_done(1);
         self.read += 1;
         true
     }
@@ -439,7 +439,7 @@ fn a_reset_ends_every_operation_once() {
             while world.output(i) {}
             for _ in world.ends[i].reads.drain(..).collect::<Vec<_>>() {
                 assert!(!world.ends[i].receives.is_empty(), "a READ still writes to its receive");
-                world.ends[i].connection.read_done();
+                world.ends[i].connection.reads_done(1);
                 while world.output(i) {}
             }
         }
@@ -538,7 +538,7 @@ fn every_slot_can_be_needed() {
     connection.receive(Op(2), buffer(9)).expect("room");
     arrive(&mut connection, 0, &Message::Advert { seq: 0, addr: 0, rkey: 1, len: 9, persistent: false }.emit())
         .expect("an advertisement");
-    connection.read_done();
+    connection.reads_done(1);
     arrive(&mut connection, 0, &Message::Withdraw { seq: 0 }.emit()).expect("a WITHDRAW");
     let sent = messages(&mut connection);
     // Besides PING and PONG.
@@ -555,7 +555,7 @@ fn a_persistent_send_is_read_again_and_again() {
         connection.receive(Op(op), buffer(4)).expect("room");
         let from = Remote { addr: 0x1000, rkey: 1 };
         assert_eq!(connection.outputs.pop_front(), Some(Output::Read(Read { from, to: buffer(4) })));
-        connection.read_done();
+        connection.reads_done(1);
         let outcome = Outcome::Received { len: 4, truncated: true, end: false };
         assert_eq!(connection.outputs.pop_front(), Some(Output::Done(Done { op: Op(op), outcome })));
         assert_eq!(connection.outputs.pop_front(), None, "no ACK");
@@ -566,10 +566,10 @@ fn a_persistent_send_is_read_again_and_again() {
     assert_eq!(messages(&mut connection), []);
     let twice = arrive(&mut connection, 0, &Message::Withdraw { seq: 0 }.emit());
     assert_eq!(twice, Err(Reset::Protocol), "one question at a time");
-    connection.read_done();
+    connection.reads_done(1);
     assert_eq!(messages(&mut connection), [Message::Withdrawn { seq: 0, dropped: true }]);
     connection.receive(Op(5), buffer(9)).expect("room");
-    connection.read_done();
+    connection.reads_done(1);
     assert_eq!(messages(&mut connection), [Message::Ack { seq: 1 }]);
 }
 

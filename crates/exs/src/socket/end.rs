@@ -8,6 +8,7 @@ mod post;
 mod row;
 mod small;
 mod word;
+mod write;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,15 +25,16 @@ use super::queue::{Event, EventKind, Queue, Taker};
 use super::{Memory, Options};
 use crate::protocol::{
     Connection, Done, HEADER, Hello, Kind, Message, NOTICE, NoticePlaces, Op, Outcome, Output, ROW, Remote, Reset,
-    Transferred,
+    TOGETHER, Transferred,
 };
 pub(super) use begin::Part;
 use notice::Notices;
 use row::Row;
 use word::Words;
+use write::Waiting;
 
 /// Bits 56-63 of a wr_id: what was posted. Bits 0-31 are the slot, bits 32-39 the requests in front of it that have no
-/// completion of their own.
+/// completion of their own, bits 40-55 the WRITEs in front of it ([`Words::mark`]).
 const RECEIVE: u64 = 1 << 56;
 const SEND: u64 = 2 << 56;
 const READ: u64 = 3 << 56;
@@ -44,6 +46,9 @@ const GIVE: u64 = 6 << 56;
 /// A SEND with small data that do not go with the request.
 const SMALL: u64 = 7 << 56;
 const KINDS: u64 = 0xff << 56;
+
+/// Of a WRITE: a later request says that it is completed ([`word`]).
+const LATER: u64 = 1 << 40;
 
 /// The slot of a request that has none.
 const NO_SLOT: u64 = u32::MAX as u64;
@@ -124,6 +129,9 @@ pub(super) struct End {
     smalls: VecDeque<Op>,
     /// What the peer is to hear of WRITEs.
     words: Words,
+    /// WRITEs that wait for each other, and READs that are to be posted.
+    writes: Vec<Waiting>,
+    reads: Vec<Waiting>,
     notices: Notices,
     /// Messages that are to share the next SEND.
     row: Row,
@@ -209,6 +217,8 @@ impl End {
             pending: Pending::new(),
             smalls: VecDeque::new(),
             words: Words::default(),
+            writes: Vec::with_capacity(TOGETHER),
+            reads: Vec::with_capacity(TOGETHER),
             notices,
             row: Row::default(),
             peer_has_windows: false,
@@ -316,6 +326,12 @@ impl End {
         self.row.clear();
         if let Some(protocol) = &mut self.protocol {
             protocol.reset(why);
+            self.writes.drain(..).for_each(|_| protocol.write_dropped());
+            protocol.transfers_done(self.reads.drain(..).count());
+        }
+        if self.words.are_due() && self.post(SEND | NO_SLOT, SendOp::Send, Data::Sges(&[])).is_err() {
+            // Nothing will say that these are done, and they are: the device is gone.
+            self.written_all();
         }
         // No key works any more, and no completion will say so.
         self.leaving.iter_mut().for_each(|leaving| leaving.waits = false);
@@ -381,19 +397,21 @@ impl End {
         if matches!(kind, SEND | SMALL | WRITE) && slot != NO_SLOT {
             self.free_sends.push(slot as usize);
         }
+        if matches!(kind, SEND | SMALL | READ | WRITE) {
+            let own = u16::from(matches!(kind, READ | WRITE) && !good);
+            let count = self.words.completed(wc.wr_id()).saturating_sub(own);
+            if count > 0 {
+                protocol.transfers_done(count.into());
+            }
+        }
         match kind {
             READ | WRITE => {
-                if kind == WRITE {
-                    self.words.written();
-                }
                 if !good && protocol.dead().is_none() {
                     // Its operation ends with the others, and no transfer of it is under way.
                     self.reset(of_status(wc.status()));
                 }
-                match &mut self.protocol {
-                    Some(protocol) if kind == READ => protocol.read_done(),
-                    Some(protocol) => protocol.write_done(),
-                    None => {}
+                if let (false, Some(protocol)) = (good, &mut self.protocol) {
+                    protocol.transfers_done(1);
                 }
                 return Ok(());
             }
@@ -464,14 +482,14 @@ impl End {
     #[inline(never)]
     fn act_all(&mut self) {
         self.act_each();
-        if self.send_row().is_err() {
+        if self.send_row().and_then(|()| self.post_reads()).is_err() {
             self.reset(Reset::Peer);
         }
     }
 
     fn act_each(&mut self) {
         while let Some(protocol) = &mut self.protocol {
-            let held = self.words.len() + usize::from(!self.row.is_empty());
+            let held = self.words.len() + self.writes.len() + self.reads.len() + usize::from(!self.row.is_empty());
             let full = self.posted + held + FEW > self.room || self.free_sends.len() <= held;
             if full && protocol.dead().is_none() && (protocol.next_needs_wire() || !self.keys.is_unused()) {
                 return;
@@ -500,25 +518,7 @@ impl End {
                 let op = self.ending(Some(key));
                 self.send_header(SEND, op, message, None)
             }
-            Output::Read(read) => {
-                if !self.serves(read.to) {
-                    if let Some(protocol) = &mut self.protocol {
-                        protocol.read_done();
-                    }
-                    return Ok(());
-                }
-                let Some(sge) = self.sge(read.to) else { return Ok(()) };
-                // The device may make the copy here.
-                let posted = self.send_row().and_then(|()| {
-                    self.post(READ, SendOp::Read { addr: read.from.addr, rkey: read.from.rkey }, Data::Sges(&[sge]))
-                });
-                if let (Err(_), Some(protocol)) = (posted, &mut self.protocol) {
-                    // It will not complete. Those behind it have not been posted.
-                    protocol.reset(Reset::Peer);
-                    protocol.read_done();
-                }
-                posted
-            }
+            Output::Read(read) => self.read(read),
             Output::Write(write) => {
                 if !self.serves(write.from) {
                     if let Some(protocol) = &mut self.protocol {

@@ -32,7 +32,7 @@ fn the_peer_hears_of_a_read_before_the_next_one() {
     let mut connection = end(16);
     assert_eq!(begun(&mut connection, 3, 1 << 20), [1 << 20]);
     for seq in 0..3 {
-        connection.read_done();
+        connection.reads_done(1);
         let outputs: Vec<_> = std::iter::from_fn(|| connection.outputs.pop_front()).collect();
         let (ack, rest) = outputs.split_first().expect("an answer");
         assert!(
@@ -51,8 +51,8 @@ fn what_was_under_way_does_not_count_after_a_reset() {
     assert_eq!(begun(&mut connection, 2, 100), [100; 2]);
     connection.reset(Reset::Peer);
     assert_eq!(connection.in_flight, 200, "READs end by their completions");
-    connection.read_done();
-    connection.read_done();
-    connection.read_done();
+    connection.reads_done(1);
+    connection.reads_done(1);
+    connection.reads_done(1);
     assert_eq!(connection.in_flight, 0);
 }

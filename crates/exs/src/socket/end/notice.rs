@@ -3,7 +3,7 @@
 use rdma::{Data, Mr, SendOp};
 
 use super::{End, NO_SLOT, SEND};
-use crate::protocol::{Connection, NOTICE, Notice, NoticePlaces, Reset, TOGETHER};
+use crate::protocol::{Connection, Message, NOTICE, Notice, NoticePlaces, Remote, Reset, TOGETHER};
 
 /// What an end counts for notices in both directions.
 pub(super) struct Notices {
@@ -48,6 +48,11 @@ impl Notices {
         self.places.is_some()
     }
 
+    /// The place of a notice among those that this end writes.
+    fn at(&self, number: u32) -> usize {
+        self.from + (number & (self.count - 1)) as usize * NOTICE
+    }
+
     /// A message has come.
     pub fn heard(&mut self) {
         self.heard = self.heard.wrapping_add(1);
@@ -72,20 +77,34 @@ impl End {
         self.protocol.as_ref().is_some_and(looks)
     }
 
-    /// WRITE a notice of the WRITE before. It is executed behind that one, and no request waits for it.
-    pub(super) fn notify(&mut self, imm: u32, len: u32) -> rdma::Result<()> {
-        let number = self.notices.written.wrapping_add(1);
-        let place = self.protocol.as_ref().and_then(|protocol| protocol.place_of_notice(number));
-        let Some(place) = place else { return Ok(()) };
-        self.notices.written = number;
-        let notice = Notice { number, behind: self.notices.sent, imm, len }.emit();
-        // Not inline: a device may execute a WRITE of one entry at its post. The peer has given back the credit of the
-        // last notice that was here.
-        let at = self.notices.from + (number & (self.notices.count - 1)) as usize * NOTICE;
-        self.slots.write(at, &notice);
-        let op = SendOp::Write { addr: place.addr, rkey: place.rkey };
-        // As a message: nothing waits for its completion.
-        self.post(SEND | NO_SLOT, op, Data::Sges(&[self.slots.sge(at, NOTICE)]))
+    /// WRITE the notices of the words that wait. They are executed behind the WRITEs, and no request waits for them.
+    pub(super) fn notify(&mut self) -> rdma::Result<()> {
+        let (mut first, mut len) = (self.notices.written.wrapping_add(1), 0);
+        while let Some(word) = self.words.pop() {
+            let Message::Data { imm, len: bytes } = word else { continue };
+            let number = self.notices.written.wrapping_add(1);
+            self.notices.written = number;
+            if self.notices.at(number) == self.notices.from && len > 0 {
+                // The places begin again.
+                self.write_notices(first, len)?;
+                (first, len) = (number, 0);
+            }
+            // The peer has given back the credit of the last notice that was here.
+            let notice = Notice { number, behind: self.notices.sent, imm, len: bytes }.emit();
+            self.slots.write(self.notices.at(number), &notice);
+            len += NOTICE;
+        }
+        self.write_notices(first, len)
+    }
+
+    /// WRITE so many bytes of notices, from this one on.
+    fn write_notices(&mut self, first: u32, len: usize) -> rdma::Result<()> {
+        let place = self.protocol.as_ref().and_then(|protocol| protocol.place_of_notice(first));
+        let Some(Remote { addr, rkey }) = place else { return Ok(()) };
+        // Not inline: a device may execute a WRITE of one entry at its post. As a message: nothing waits for its
+        // completion.
+        let from = self.slots.sge(self.notices.at(first), len);
+        self.post(SEND | NO_SLOT, SendOp::Write { addr, rkey }, Data::Sges(&[from]))
     }
 
     /// The next notice, if its turn has come.

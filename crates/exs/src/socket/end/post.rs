@@ -1,48 +1,12 @@
-//! The requests of an end: messages, with what they name or carry, and WRITEs.
+//! The requests of an end: messages, with what they name or carry.
 
 use rdma::{Access, Data, Mr, SendFlags, SendOp, SendWr, Sge};
 
 use super::row::Row;
-use super::{End, GIVE, INLINE, NO_SLOT, SEND, SILENT, SMALL, WRITE};
-use crate::protocol::{Buffer, HEADER, Immediate, Message, Op, ROW, Remote, Reset, Write};
+use super::{End, GIVE, INLINE, LATER, NO_SLOT, SEND, SILENT, SMALL};
+use crate::protocol::{Buffer, HEADER, Message, Op, ROW};
 
 impl End {
-    /// WRITE, and tell the peer, at once or later ([`super::word`]).
-    pub(super) fn write(&mut self, write: Write) -> rdma::Result<()> {
-        let Write { from, to: Remote { addr, rkey }, imm, ends, late } = write;
-        let Some(sge) = self.sge(from) else { return Ok(()) };
-        self.send_row()?;
-        let slowly = !Immediate::parse(imm).direct && !self.asks && (self.imm_into_ring || !late);
-        if from.len < self.imm_below || slowly {
-            // The peer hears of transfers in their order.
-            self.tell()?;
-            self.post(WRITE | NO_SLOT, SendOp::WriteImm { addr, rkey, imm }, Data::Sges(&[sge]))?;
-            self.words.wrote();
-            return Ok(());
-        }
-        let looks = self.peer_looks();
-        if looks {
-            self.tell()?;
-        }
-        self.post(WRITE | NO_SLOT, SendOp::Write { addr, rkey }, Data::Sges(&[sge]))?;
-        self.words.wrote();
-        // Bounded by MAX_LEN.
-        let len = from.len as u32;
-        if looks {
-            if self.notify(imm, len).is_err() {
-                // As below.
-                self.reset(Reset::Peer);
-            }
-            return Ok(());
-        }
-        let due = self.words.hold(Message::Data { imm, len }, len, ends.then_some(rkey));
-        if (due || self.asks) && self.tell().is_err() {
-            // The WRITE is posted, and ends by its completion.
-            self.reset(Reset::Peer);
-        }
-        Ok(())
-    }
-
     /// Send a message, with what it names.
     pub(super) fn send_message(&mut self, message: Message, buffer: Option<Buffer>) -> rdma::Result<()> {
         // Those that are not of the other direction go behind what the peer is to hear of the transfers.
@@ -150,15 +114,36 @@ impl End {
     /// As [`End::post`]; a part of its caller, which knows what it posts.
     #[inline(always)]
     fn post_here(&mut self, wr_id: u64, op: SendOp<'_>, data: Data<'_>) -> rdma::Result<()> {
-        let quiet = wr_id == SEND | NO_SLOT && self.silent < SILENT.min(self.room / 4) && !self.shut;
-        let wr_id = if quiet { wr_id } else { wr_id | (self.silent as u64) << 32 };
-        let flags = if quiet { SendFlags::empty() } else { SendFlags::SIGNALED };
+        let (wr_id, flags) = self.number(wr_id);
         if matches!(op, SendOp::Send | SendOp::SendInv(_) | SendOp::WriteImm { .. }) {
             self.notices.sent();
         }
         self.qp.post_send(&SendWr { flags, ..SendWr::new(wr_id, op, data) })?;
-        self.posted += 1;
-        self.silent = if quiet { self.silent + 1 } else { 0 };
+        self.count(flags);
         Ok(())
+    }
+
+    /// The whole number of a request that is posted next, and whether it has a completion.
+    #[inline(always)]
+    pub(super) fn number(&self, wr_id: u64) -> (u64, SendFlags) {
+        let may = wr_id & LATER != 0 || wr_id == SEND | NO_SLOT && !self.words.are_due();
+        let quiet = may && self.silent < SILENT.min(self.room / 4) && !self.shut;
+        let wr_id = wr_id & !LATER | self.words.mark();
+        if quiet {
+            return (wr_id, SendFlags::empty());
+        }
+        (wr_id | (self.silent as u64) << 32, SendFlags::SIGNALED)
+    }
+
+    /// A request is posted.
+    #[inline(always)]
+    pub(super) fn count(&mut self, flags: SendFlags) {
+        self.posted += 1;
+        self.silent = if flags.is_empty() {
+            self.silent + 1
+        } else {
+            self.words.asked();
+            0
+        };
     }
 }
