@@ -200,8 +200,8 @@ impl Qp {
     }
 
     /// `ibv_post_send(3)` with a list of requests, which is built anew with every call; [`crate::SendList`] is built
-    /// once. Up to 4 requests without inline data take no allocation. The error comes with the index of the first request
-    /// that was not posted.
+    /// once. Up to 4 requests without inline data take no allocation. The error comes with the index of the first
+    /// request that was not posted.
     pub fn post_sends(&self, wrs: &[SendWr<'_>]) -> std::result::Result<(), (usize, crate::Error)> {
         if wrs.len() <= FEW && wrs.iter().all(|wr| matches!(wr.data, Data::Sges(_))) {
             let mut raws: [ibv_send_wr; FEW] = std::array::from_fn(|at| match wrs.get(at) {
