@@ -12,11 +12,11 @@ fn bytes(random: &mut Random, len: usize) -> Vec<u8> {
 
 #[test]
 fn packets_of_any_size_come_back() {
-    // All by READ; small ones in the advertisement.
-    for small in [0, 256] {
+    // All by READ; small ones in the advertisement, with the request or by the device.
+    for small in [0, 256, 4096] {
         let talk = Talk::new("echo", Kind::SeqPacket, small);
         let mut random = Random::new(1);
-        for len in [0, 1, 8, 255, 256, 257, 4096, 65537, SLOT] {
+        for len in [0, 1, 8, 32, 33, 224, 225, 255, 256, 257, 992, 993, 4096, 65537, SLOT] {
             let data = bytes(&mut random, len);
             talk.memory.bytes().write(3, &data);
             talk.socket.receive(&talk.memory, SLOT + 64..3 * SLOT, false, &talk.queue, 1).expect("a receive");
@@ -30,6 +30,24 @@ fn packets_of_any_size_come_back() {
             let mut back = vec![0; len];
             talk.memory.bytes().read(SLOT + 64, &mut back);
             assert!(back == data, "{len} bytes, small data up to {small}");
+        }
+        talk.finish();
+    }
+}
+
+#[test]
+fn a_send_of_few_bytes_is_over_with_its_call() {
+    for (small, most) in [(256, 256), (1024, 992), (4096, 992)] {
+        let talk = Talk::new("echo", Kind::SeqPacket, small);
+        for len in [0, 224, 225, most] {
+            talk.socket.receive(&talk.memory, SLOT..2 * SLOT, false, &talk.queue, 1).expect("a receive");
+            assert!(talk.queue.is_empty());
+            talk.socket.send(&talk.memory, 0..len, &talk.queue, 2).expect("a send");
+            assert_eq!(talk.queue.len(), 1, "{len} bytes, small data up to {small}");
+            let mut events = some(&talk.queue, 1);
+            events.extend(some(&talk.queue, 1));
+            events.sort_by_key(|event| event.handle);
+            assert!(events.iter().all(|event| event.result == Ok(len as u64)), "{len} bytes: {events:?}");
         }
         talk.finish();
     }

@@ -63,9 +63,12 @@ const AT_ONCE: u64 = u64::MAX;
 /// Requests that one output may need: a key is taken back and given, and a message sent.
 const FEW: usize = 3;
 
-/// The most bytes of a message that go with the request, if the device has room for them: no more than the shortest
-/// packet of a device takes (IBTA vol. 1, 9.6.2).
+/// The bytes of a message that go with the request, if the device has room for them: no more than the shortest packet
+/// of a device takes (IBTA vol. 1, 9.6.2).
 const INLINE: usize = 256;
+/// The most bytes of a message with small data that do, where the data may be that long. To copy them once more takes
+/// less time than a second entry of the request, and its completion.
+const MOST_INLINE: usize = 1024;
 /// Receives beyond those that the protocol needs: so many slots may wait to be posted again.
 const SPARE: usize = 8;
 /// The most requests in a row without a completion of their own; not more than a wr_id can say.
@@ -170,7 +173,7 @@ impl End {
             max_recv_wr: receive_slots as u32,
             max_send_sge: 2,
             max_recv_sge: 1,
-            max_inline_data: INLINE as u32,
+            max_inline_data: 0,
         };
         let (send_cq, recv_cq) = (Some(places.cq()), Some(places.cq()));
         let options_of_qp =
@@ -180,7 +183,9 @@ impl End {
             let cap = QpCap { max_inline_data: inline as u32, ..cap };
             device.pd.create_qp(&options_of_qp(cap)).map(|qp| (qp, inline))
         };
-        let (qp, inline) = make(INLINE).or_else(|_| make(HEADER)).or_else(|_| make(0))?;
+        let small = (HEADER + settings.small as usize).clamp(INLINE, MOST_INLINE);
+        let made = make(small).or_else(|_| make(INLINE)).or_else(|_| make(HEADER));
+        let (qp, inline) = made.or_else(|_| make(0))?;
         let stream = settings.kind == Kind::Stream;
         id.init_qp(&qp, if stream { Access::REMOTE_WRITE } else { Access::REMOTE_READ })?;
         let slot = (HEADER + settings.small as usize).max(ROW);

@@ -3,7 +3,7 @@
 use rdma::{Access, Data, Mr, SendFlags, SendOp, SendWr, Sge};
 
 use super::row::Row;
-use super::{End, GIVE, INLINE, LATER, NO_SLOT, SEND, SILENT, SMALL};
+use super::{End, GIVE, INLINE, LATER, MOST_INLINE, NO_SLOT, SEND, SILENT, SMALL};
 use crate::protocol::{Buffer, HEADER, Message, Op, ROW};
 
 impl End {
@@ -86,7 +86,17 @@ impl End {
         if HEADER + len <= 64 {
             self.send_bytes::<64>(message, mr, offset, len)
         } else {
+            self.send_more(message, mr, offset, len)
+        }
+    }
+
+    /// Apart, so that the few bytes of most messages need no large frame.
+    #[inline(never)]
+    fn send_more(&mut self, message: Message, mr: &Mr, offset: usize, len: usize) -> rdma::Result<()> {
+        if HEADER + len <= INLINE {
             self.send_bytes::<INLINE>(message, mr, offset, len)
+        } else {
+            self.send_bytes::<MOST_INLINE>(message, mr, offset, len)
         }
     }
 
