@@ -2,9 +2,9 @@
 //! thread does.
 //!
 //! There are two modes. *Polled*: peers do not ring the doorbell. The NIC thread checks at growing intervals (at most
-//! [`TICK_MAX`]) whether the program still polls, and takes over when it does not. *Armed*: the links say that this
-//! process sleeps, peers ring, and the NIC thread sleeps on the doorbell without limit, so an idle program uses no
-//! processor time. The NIC thread stays awake a little longer for peers that need it again and again
+//! [`TICK_MAX`], or [`TICK_CALM`]) whether the program still polls, and takes over when it does not. *Armed*: the links
+//! say that this process sleeps, peers ring, and the NIC thread sleeps on the doorbell without limit: an idle program
+//! uses no processor time. The NIC thread stays awake a little longer for peers that need it again and again
 //! ([`crate::idle_monitor`]). `ibv_req_notify_cq` arms at once. A poll after which no completion can be expected arms,
 //! too, now and then ([`ARM_PAUSE`]): peers may still read and write registered memory then, and must find a thread
 //! awake.
@@ -35,6 +35,14 @@ const POLLS_UNASKED: u32 = 64;
 /// Shortest time, in nanoseconds, between two checks of the NIC thread in polled mode; the longest stands below.
 const TICK_MIN: u64 = 100_000;
 const TICK_MAX: u64 = 1_000_000;
+/// The longest such time, in nanoseconds, behind [`CALM`] checks in a row that have found a program which does nothing
+/// but poll and copy: a check takes a virtual processor up to 40 us of its time, and another one as well that copies.
+const TICK_CALM: u64 = 4_000_000;
+/// The number of those checks.
+const CALM: u32 = 8;
+/// So many polls since the last check are those of a program that does nothing else; so is a thread of it that holds
+/// the lock at the time of a check.
+const ALL_THE_TIME: u64 = 512;
 /// The longest such time while a request waits for room in a window, in nanoseconds.
 const TICK_PARKED: u64 = 200_000;
 /// The shortest time, in nanoseconds, between two armings that the program did not ask for: each costs a few
@@ -114,7 +122,7 @@ impl Core {
     /// In polled mode a peer that is seen to sleep is rung at once. A peer that was falling asleep at that moment is
     /// found only behind a fence, which takes as long as writing all of the message. A program that waits for an answer
     /// has time for the fence, and one fence serves many messages that follow one another. A program that neither polls
-    /// nor sends any more leaves the fence to the NIC thread's next check. That comes within [`TICK_MAX`], if nothing
+    /// nor sends any more leaves the fence to the NIC thread's next check. That comes within [`TICK_CALM`], if nothing
     /// delays that thread, and concerns only a peer that fell asleep at the very moment of the message.
     #[inline]
     pub(crate) fn ring_late(&mut self) {
@@ -295,7 +303,7 @@ impl Core {
 
     /// Note that completions were taken. If no more can come, the program will not poll for its peers' sake, so this
     /// arms. It does not do so again and again: a program that sends at such a rate polls again soon, and if it does
-    /// not, the NIC thread finds out at its second turn, within twice [`TICK_MAX`].
+    /// not, the NIC thread finds out at its second turn, within [`TICK_CALM`] and [`TICK_MAX`].
     pub(crate) fn after_completions(&mut self, nic: &Nic) {
         if self.mode == Mode::Polled && self.clock >= self.arm_not_before && !self.engine.expects_completions() {
             self.arm_for(nic);
@@ -345,12 +353,14 @@ struct PollCheck {
     grown_at: u64,
     /// The checks that may be left out before the next one; 0: the program was not at work at the last one.
     spare: u32,
+    /// The checks in a row that have found the program at nothing else.
+    calm: u32,
 }
 
 impl PollCheck {
     /// The view of a program that has polled `polls` times, and does not now.
     fn at_rest(polls: u64) -> Self {
-        PollCheck { tick: TICK_MIN, doubted: false, polls, grown_at: 0, spare: 0 }
+        PollCheck { tick: TICK_MIN, doubted: false, polls, grown_at: 0, spare: 0, calm: 0 }
     }
 
     /// True if the program moves its data itself: it has polled since the last check (`polled`), or that check was so
@@ -375,6 +385,9 @@ impl PollCheck {
             return now + PAUSE;
         }
         self.tick = if parked { TICK_PARKED } else { (self.tick * 2).min(TICK_MAX) };
+        if parked {
+            self.calm = 0;
+        }
         self.due(now)
     }
 
@@ -382,7 +395,14 @@ impl PollCheck {
     fn passes_over(&mut self, only_timer: bool) -> bool {
         let passes = only_timer && self.spare > 0;
         self.spare -= u32::from(passes);
+        self.calm += u32::from(passes);
         passes
+    }
+
+    /// Note whether a check that is made has found the program at nothing but polls and copies.
+    fn found_at_nothing_else(&mut self, polls: u64, held: bool) {
+        let all = held || polls.wrapping_sub(self.polls) >= ALL_THE_TIME;
+        self.calm = if all { self.calm.saturating_add(1) } else { 0 };
     }
 
     /// The time of a check after a tick.
@@ -392,8 +412,9 @@ impl PollCheck {
         }
         // The nearest whole one, for all threads of a host: then a processor has one interrupt for all of them, which
         // costs a virtual one tens of microseconds.
-        let next = now + TICK_MAX + TICK_MAX / 2;
-        next - next % TICK_MAX
+        let tick = if self.calm < CALM { TICK_MAX } else { TICK_CALM };
+        let next = now + tick + tick / 2;
+        next - next % tick
     }
 }
 
@@ -488,6 +509,7 @@ impl Nic {
                 core.thread_woken = false;
                 let last = core.clock;
                 let now = core.read_time();
+                poll_check.found_at_nothing_else(core.polls, waited);
                 core.engine.env_mut().handle_events_of(&mut sleeper.events, now);
                 if core.mode == Mode::Polled && poll_check.at_work(core.polls_since(poll_check.polls), now) {
                     // The program is at work. It moves its own data.

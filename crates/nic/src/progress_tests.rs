@@ -179,6 +179,31 @@ fn a_check_is_left_out_while_the_program_holds_the_lock_and_not_for_ever() {
 }
 
 #[test]
+fn who_does_nothing_but_poll_is_looked_at_more_seldom() {
+    let mut poll_check = PollCheck { tick: TICK_MAX, ..PollCheck::at_rest(0) };
+    let (mut polls, now) = (0, 8 * TICK_CALM);
+    let mut next = |poll_check: &mut PollCheck, more, held, parked| {
+        polls += more;
+        poll_check.found_at_nothing_else(polls, held);
+        poll_check.next(polls, now, false, parked) - now
+    };
+    for (more, held) in [(ALL_THE_TIME, false), (1, true)] {
+        for _ in 1..CALM {
+            assert_eq!(next(&mut poll_check, more, held, false), TICK_MAX);
+        }
+        assert_eq!(next(&mut poll_check, more, held, false), TICK_CALM);
+        assert_eq!(next(&mut poll_check, ALL_THE_TIME - 1, false, false), TICK_MAX, "it does something else");
+    }
+    for _ in 0..CALM {
+        next(&mut poll_check, 1, true, false);
+    }
+    assert!(poll_check.passes_over(true));
+    assert_eq!(poll_check.due(now) - now, TICK_CALM);
+    assert_eq!(next(&mut poll_check, 1, true, true), TICK_PARKED, "a request waits for room");
+    assert_eq!(PollCheck::at_rest(polls).calm, 0);
+}
+
+#[test]
 fn who_waits_for_room_is_looked_at_sooner() {
     let mut poll_check = PollCheck { tick: TICK_MAX, ..PollCheck::at_rest(0) };
     assert_eq!(poll_check.next(1, 0, false, true), TICK_PARKED);

@@ -38,8 +38,7 @@ pub(super) struct Shared {
     /// Changes with every look of a thread of the program. Two that look at once may count one look: only the change
     /// matters, and an exact count would be a locked instruction, which waits for the stores before it.
     looks: AtomicU64,
-    /// The thread looks every [`tick::LENGTH`] whether the program still does. To arm for each look would cost more
-    /// than the look.
+    /// The thread looks now and then ([`tick`]) whether the program still does. To arm for each look would cost more.
     watching: AtomicBool,
     /// [`Sleeps`] that live.
     sleepers: AtomicUsize,
@@ -119,7 +118,7 @@ impl Shared {
         // The locks of the data path lean to the thread of the program that moves bytes.
         biased::permit();
         tick::be_exact();
-        let (mut seen, mut last) = (0, Instant::now());
+        let (mut seen, mut last, mut found) = (0, Instant::now(), 0);
         while !self.stopped.load(Ordering::SeqCst) {
             let watching = self.watching.load(Ordering::SeqCst);
             let serves = self.lead.begin_serving(watching, || self.is_awaited());
@@ -129,13 +128,12 @@ impl Shared {
                 PollFd::new(&self.device.completions.channel, PollFlags::IN),
             ];
             let fds = if serves { &mut fds[..] } else { &mut fds[..2] };
-            let limit = if watching { Some(tick::until_next()) } else { self.next_beat(last) };
+            let limit = if watching { Some(tick::until_next(found)) } else { self.next_beat(last) };
             let ready = poll(fds, limit.as_ref());
+            let mut came = false;
             if ready.is_err_and(|errno| errno != rustix::io::Errno::INTR) {
                 return;
-            }
-            let mut came = false;
-            if ready != Ok(0) {
+            } else if ready != Ok(0) {
                 let _ = rustix::io::read(&self.wake, &mut [0; 8]); // mostly it was not written to
                 while serves && matches!(self.device.completions.channel.try_event(), Ok(Some(_))) {
                     came = true;
@@ -146,7 +144,9 @@ impl Shared {
                 }
             }
             let looks = self.looks.load(Ordering::Relaxed);
-            let quiet = !self.device.completions.is_looked_at() && (self.is_awaited() || looks == seen);
+            let looked_at = self.device.completions.is_looked_at();
+            found = if looked_at { u32::saturating_add(found, 1) } else { 0 };
+            let quiet = !looked_at && (self.is_awaited() || looks == seen);
             // Before arming: a look that ends from now on starts the watch again.
             self.watching.store(!quiet, Ordering::SeqCst);
             // A thread that leads arms for itself, and starts the watch when it does not any more. An event that was

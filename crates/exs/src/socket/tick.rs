@@ -6,6 +6,10 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 /// After so many nanoseconds without a look by the program, the thread serves the wire.
 pub(super) const LENGTH: i64 = 1_000_000;
+/// After so many, if the program was found looking so often in a row: it moves long data then, and each look of this
+/// thread takes a virtual processor some 40 us of it.
+const CALM_LENGTH: i64 = 4 * LENGTH;
+const CALM: u32 = 8;
 
 /// Have this thread's waits end on time, and not up to 50 us later (PR_SET_TIMERSLACK(2const)).
 pub(super) fn be_exact() {
@@ -13,16 +17,18 @@ pub(super) fn be_exact() {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
 }
 
-/// The time until the next look. It comes at a whole millisecond of the system's clock, as the checks of the device do:
-/// then a processor has one interrupt for all of them, which costs a virtual one tens of microseconds.
-pub(super) fn until_next() -> Timespec {
-    after(clock_gettime(ClockId::Monotonic).tv_nsec)
+/// The time until the next look, if the program was found looking so often in a row. It comes at a whole millisecond,
+/// or at four, of the system's clock, as the checks of the device do: then a processor has one interrupt for all of
+/// them, which costs a virtual one tens of microseconds.
+pub(super) fn until_next(found: u32) -> Timespec {
+    let now = clock_gettime(ClockId::Monotonic);
+    after(now.tv_sec % 4 * 1_000_000_000 + now.tv_nsec, if found < CALM { LENGTH } else { CALM_LENGTH })
 }
 
-fn after(now: i64) -> Timespec {
+fn after(now: i64, length: i64) -> Timespec {
     // Not so soon that the program has only not come to its next look yet.
-    let (half, now) = (LENGTH / 2, now % LENGTH);
-    Timespec { tv_sec: 0, tv_nsec: if now <= half { LENGTH - now } else { 2 * LENGTH - now } }
+    let (half, now) = (length / 2, now % length);
+    Timespec { tv_sec: 0, tv_nsec: if now <= half { length - now } else { 2 * length - now } }
 }
 
 #[cfg(test)]
@@ -31,9 +37,11 @@ mod tests {
 
     #[test]
     fn looks_come_at_whole_milliseconds() {
-        for now in [0, 1, LENGTH / 2, LENGTH - 1, LENGTH, 7 * LENGTH + 5, 999_999_999] {
-            let left = after(now).tv_nsec;
-            assert!((LENGTH / 2..3 * LENGTH / 2).contains(&left) && (now + left) % LENGTH == 0, "{now}");
+        for length in [LENGTH, CALM_LENGTH] {
+            for now in [0, 1, length / 2, length - 1, length, 7 * length + 5, 999_999_999] {
+                let left = after(now, length).tv_nsec;
+                assert!((length / 2..3 * length / 2).contains(&left) && (now + left) % length == 0, "{now}");
+            }
         }
     }
 }
