@@ -31,6 +31,23 @@ pub fn push(pid: u32, local: &[Span], remote: &[Span]) -> Result<(), SingleCopyE
     transfer(pid, Direction::Push, local, remote)
 }
 
+/// As [`push`] (`to_them`) or [`pull`], of lists whose spans are as long as one another. The result is how many of
+/// them, from the first on, are copied whole.
+pub fn whole_spans(pid: u32, to_them: bool, local: &[Span], remote: &[Span]) -> usize {
+    let direction = if to_them { Direction::Push } else { Direction::Pull };
+    let (mut moved, mut end) = (0, 0);
+    if transfer_in_batches(pid, direction, local, remote, &mut moved).is_ok() {
+        return local.len().min(remote.len());
+    }
+    local
+        .iter()
+        .take_while(|span| {
+            end += u64::from(span.len);
+            end <= moved
+        })
+        .count()
+}
+
 /// Reads another process's memory into a buffer of ours: the probe whether [`pull`] is permitted.
 ///
 /// # Errors
@@ -106,6 +123,17 @@ fn transfer(pid: u32, direction: Direction, ours: &[Span], theirs: &[Span]) -> R
     {
         return Ok(());
     }
+    transfer_in_batches(pid, direction, ours, theirs, &mut 0)
+}
+
+/// `all` becomes the number of bytes that were moved, also if not all were.
+fn transfer_in_batches(
+    pid: u32,
+    direction: Direction,
+    ours: &[Span],
+    theirs: &[Span],
+    all: &mut u64,
+) -> Result<(), SingleCopyError> {
     let (mut l, mut r) = (Cursor::new(ours), Cursor::new(theirs));
     // After a fault one vector at a time: the kernel refuses a whole call for an impossible address in any of them.
     let mut batch = BATCH;
@@ -117,6 +145,7 @@ fn transfer(pid: u32, direction: Direction, ours: &[Span], theirs: &[Span]) -> R
         }
         match call(pid as libc::pid_t, direction, &local[..locals], &remote[..remotes]) {
             Ok(moved) if moved > 0 => {
+                *all += moved as u64;
                 skip(&mut l, moved);
                 skip(&mut r, moved);
             }

@@ -377,7 +377,9 @@ impl PollCheck {
         if polls == self.polls {
             return self.grown_at + PAUSE;
         }
-        (self.polls, self.grown_at, self.spare) = (polls, now, PASSED_OVER);
+        // While checks come seldom, the next one that is not left out comes as soon as before.
+        let spare = if self.calm < CALM { PASSED_OVER } else { 1 };
+        (self.polls, self.grown_at, self.spare) = (polls, now, spare);
         // Never twice in a row: a program that has polled since the first check polls seldom, and needs no closer
         // check.
         self.doubted = seldom && !self.doubted;

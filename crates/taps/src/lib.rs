@@ -518,7 +518,7 @@ impl<W: Wire> SameHost for Tapped<W> {
     }
 
     #[inline]
-    fn one_sided_together(&mut self, link: LinkId, requests: &[OneSided<'_>]) -> Option<u64> {
+    fn one_sided_together(&mut self, link: LinkId, requests: &[OneSided<'_>]) -> Option<(u64, usize)> {
         if self.tapped() { None } else { self.wire.one_sided_together(link, requests) }
     }
 

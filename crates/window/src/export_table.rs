@@ -242,17 +242,17 @@ impl WindowEnv {
     }
 
     /// Executes several requests here by one copy, if the peer shows that all are allowed.
-    pub(crate) fn execute_together(&mut self, id: LinkId, requests: &[OneSided<'_>]) -> Option<u64> {
+    pub(crate) fn execute_together(&mut self, id: LinkId, requests: &[OneSided<'_>]) -> Option<(u64, usize)> {
         let first = requests.first()?;
         // Each by itself where the peer does its part of a stream.
         if self.link(id)?.streams_until != 0 || first.queues && self.streams(id, first.len) {
             return None;
         }
-        let epoch = act_together(self.link_mut(id)?, requests)?;
-        for request in requests {
+        let done = act_together(self.link_mut(id)?, requests)?;
+        for request in &requests[..done.1] {
             self.single_copy_done(request.local.spans);
         }
-        Some(epoch)
+        Some(done)
     }
 
     /// A piece of a long request. The first decides about the others.
@@ -421,7 +421,7 @@ fn act(link: &mut Link, request: &OneSided<'_>, by_memory: bool, answers: Answer
 }
 
 /// As [`act`], for requests that are all system calls: one copy. The others are left to that.
-fn act_together(link: &mut Link, requests: &[OneSided<'_>]) -> Option<u64> {
+fn act_together(link: &mut Link, requests: &[OneSided<'_>]) -> Option<(u64, usize)> {
     let worth = requests.len() <= TOGETHER && requests.iter().all(|request| worth_a_call(link, request));
     if link.state != State::Up || !worth {
         return None;
@@ -445,12 +445,8 @@ fn act_together(link: &mut Link, requests: &[OneSided<'_>]) -> Option<u64> {
             (*ours, *theirs) = (*span, Span { addr, len: request.len, guarded: true });
         }
         let (ours, theirs) = (&ours[..requests.len()], &theirs[..requests.len()]);
-        let copied = if reads {
-            single_copy::pull(remote.who.pid, theirs, ours)
-        } else {
-            single_copy::push(remote.who.pid, ours, theirs)
-        };
-        copied.ok().and(connection)
+        let count = single_copy::whole_spans(remote.who.pid, !reads, ours, theirs);
+        connection.filter(|_| count > 0).map(|epoch| (epoch, count))
     })
 }
 

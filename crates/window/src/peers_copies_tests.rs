@@ -400,11 +400,17 @@ fn requests_are_executed_together_or_not_at_all() {
     shows(&mut other, 2, Access::REMOTE_READ);
     assert_eq!(env.one_sided_together(link, &writes), None, "the last one is not allowed");
     assert_eq!(byte(&theirs), [0; 3]);
-    assert_eq!(env.one_sided_together(link, &writes[..2]), Some(9));
+    assert_eq!(env.one_sided_together(link, &writes[..2]), Some((9, 2)));
     assert_eq!(byte(&theirs), [1, 2, 0]);
     theirs[2].fill(7);
-    assert_eq!(env.one_sided_together(link, &requests(OneSidedOp::Read)), Some(9));
+    assert_eq!(env.one_sided_together(link, &requests(OneSidedOp::Read)), Some((9, 3)));
     assert_eq!(byte(&ours), [1, 2, 7]);
+    // Memory of the second one is not there.
+    let [first, second, third] = requests(OneSidedOp::Read);
+    let gone = [Span { addr: 4096, len, guarded: false }];
+    let second = OneSided { local: Payload { prefix: &[], spans: &gone }, ..second };
+    assert_eq!(env.one_sided_together(link, &[first, second, third]), Some((9, 1)));
+    assert_eq!(env.one_sided_together(link, &[second, third]), None);
     other.publish(&qp(10));
     let old = requests(OneSidedOp::Read).map(|request| OneSided { epoch: Some(9), ..request });
     assert_eq!(env.one_sided_together(link, &old), None, "of an earlier connection");

@@ -194,9 +194,9 @@ pub trait SameHost {
         None
     }
     /// Executes several requests of one connection, 2 to [`crate::TOGETHER`] WRITEs or READs, by one copy, under the
-    /// conditions of [`SameHost::one_sided`] for each. None of them is a piece. All are executed, and the connection's
-    /// epoch comes back, or none is.
-    fn one_sided_together(&mut self, _link: LinkId, _requests: &[OneSided<'_>]) -> Option<u64> {
+    /// conditions of [`SameHost::one_sided`] for each. None of them is a piece. The result is the connection's epoch,
+    /// and how many are executed, from the first on: not all, if memory of the next one is not there. `None`: none is.
+    fn one_sided_together(&mut self, _link: LinkId, _requests: &[OneSided<'_>]) -> Option<(u64, usize)> {
         None
     }
     /// Executes a request of this process to itself, whose memory was checked on both sides: the value before an atomic

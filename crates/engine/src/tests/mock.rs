@@ -396,7 +396,7 @@ impl SameHost for Mock {
         Some(OneSidedDone { epoch: found.1, before })
     }
 
-    fn one_sided_together(&mut self, link: LinkId, requests: &[OneSided<'_>]) -> Option<u64> {
+    fn one_sided_together(&mut self, link: LinkId, requests: &[OneSided<'_>]) -> Option<(u64, usize)> {
         let peer = self.node(link);
         {
             let net = self.net.borrow();
@@ -405,7 +405,9 @@ impl SameHost for Mock {
                 check_one_sided(look(ExportId::Qp(r.dst))?, look(ExportId::Region(r.rkey.0))?, r)?;
             }
         }
-        requests.iter().map(|request| self.one_sided(link, request).map(|done| done.epoch)).last()?
+        let epochs = requests.iter().map_while(|request| Some(self.one_sided(link, request)?.epoch));
+        let epochs: Vec<u64> = epochs.collect();
+        Some((*epochs.first()?, epochs.len()))
     }
 
     fn one_sided_here(&mut self, op: OneSidedOp, local: &[Span], remote: Span) -> Option<u64> {

@@ -334,22 +334,17 @@ impl Packets {
 
     /// The oldest READs are completed; after [`Packets::reset`], also without success. The peer hears of them together.
     pub fn reads_done(&mut self, count: usize) {
-        let mut long = false;
         for _ in 0..count {
             let Some(flight) = self.flights.pop_front() else { break };
             self.in_flight -= flight.len;
-            long |= flight.len >= AHEAD;
             self.land(flight.op, flight.seq, flight.len);
         }
         if self.dead.is_some() {
             self.fail_receives();
             return;
         }
-        if !long {
-            // The peer hears of these before the next READs: a device may execute those at once, in this thread.
-            self.settle();
-        }
-        // Behind a long one the next READ goes first: it does not wait for the peer's answer to the ACK.
+        // The peer hears of these before the next READ: a device may execute that at once, in the caller's thread.
+        self.settle();
         self.transfer();
     }
 

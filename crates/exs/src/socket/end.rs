@@ -29,6 +29,7 @@ use crate::protocol::{
 };
 pub(super) use begin::Part;
 use notice::Notices;
+use place::of_status;
 use row::Row;
 use word::Words;
 use write::Waiting;
@@ -167,9 +168,10 @@ impl End {
         let receive_slots = Connection::slots(&settings, options.credits) as usize + SPARE;
         let sends = receive_slots + 8;
         let room = FEW * sends + usize::from(options.reads).max(options.credits.into());
-        let places = device.completions.places(&device.context, room + receive_slots)?;
+        // One is for [`End::reset`].
+        let places = device.completions.places(&device.context, room + 1 + receive_slots)?;
         let cap = QpCap {
-            max_send_wr: room as u32,
+            max_send_wr: room as u32 + 1,
             max_recv_wr: receive_slots as u32,
             max_send_sge: 2,
             max_recv_sge: 1,
@@ -520,6 +522,7 @@ impl End {
             Output::Send(message, buffer) => self.send_message(message, buffer),
             Output::End(message, key) => {
                 self.send_row()?;
+                self.post_reads()?;
                 let op = self.ending(Some(key));
                 self.send_header(SEND, op, message, None)
             }
@@ -592,8 +595,4 @@ impl End {
         self.leave();
         Ok(())
     }
-}
-
-fn of_status(status: Status) -> Reset {
-    if matches!(status, Status::LOCAL_PROTECTION | Status::MW_BIND) { Reset::Memory } else { Reset::Peer }
 }

@@ -62,7 +62,7 @@ impl Drop for Polls<'_> {
             shared.progress();
         } else {
             // A thread that begins to sleep at this moment is seen by the next look, or the thread of `Exs` arms in its
-            // place within a [`tick::LENGTH`]: it watches as long as the program looks.
+            // place at its next one: it watches as long as the program looks.
             shared.watch();
         }
     }
@@ -145,7 +145,7 @@ impl Shared {
             }
             let looks = self.looks.load(Ordering::Relaxed);
             let looked_at = self.device.completions.is_looked_at();
-            found = if looked_at { u32::saturating_add(found, 1) } else { 0 };
+            found = tick::found(found, looked_at, self.beat.load(Ordering::Relaxed));
             let quiet = !looked_at && (self.is_awaited() || looks == seen);
             // Before arming: a look that ends from now on starts the watch again.
             self.watching.store(!quiet, Ordering::SeqCst);

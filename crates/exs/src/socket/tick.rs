@@ -17,6 +17,12 @@ pub(super) fn be_exact() {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
 }
 
+/// How often in a row the program was found looking, with this look. A timeout that is counted in pieces of `beat`
+/// nanoseconds is kept as well: if they are short, looks do not become rare.
+pub(super) fn found(before: u32, looking: bool, beat: u64) -> u32 {
+    if looking && beat > CALM_LENGTH as u64 { before.saturating_add(1) } else { 0 }
+}
+
 /// The time until the next look, if the program was found looking so often in a row. It comes at a whole millisecond,
 /// or at four, of the system's clock, as the checks of the device do: then a processor has one interrupt for all of
 /// them, which costs a virtual one tens of microseconds.
@@ -34,6 +40,15 @@ fn after(now: i64, length: i64) -> Timespec {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn looks_become_rare_where_the_program_was_found_looking() {
+        let found = |beat| (0..CALM).fold(0, |before, _| found(before, true, beat));
+        assert_eq!((found(u64::MAX), found(CALM_LENGTH as u64)), (CALM, 0));
+        assert_eq!(super::found(CALM, false, u64::MAX), 0);
+        let longest = |found| (0..3).map(|_| until_next(found).tv_nsec).max();
+        assert!(longest(CALM - 1) < Some(3 * LENGTH / 2) && longest(CALM) >= Some(CALM_LENGTH / 2));
+    }
 
     #[test]
     fn looks_come_at_whole_milliseconds() {

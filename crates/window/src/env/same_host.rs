@@ -77,7 +77,7 @@ impl SameHost for WindowEnv {
         self.execute(link, request)
     }
 
-    fn one_sided_together(&mut self, link: LinkId, requests: &[OneSided<'_>]) -> Option<u64> {
+    fn one_sided_together(&mut self, link: LinkId, requests: &[OneSided<'_>]) -> Option<(u64, usize)> {
         self.execute_together(link, requests)
     }
 

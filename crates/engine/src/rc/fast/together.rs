@@ -76,9 +76,9 @@ impl<P: Env> Engine<P> {
                 local: Payload { prefix: &[], spans: span },
             }
         });
-        let Some(epoch) = self.env.one_sided_together(link, &requests[..count]) else { return 0 };
+        let Some((epoch, count)) = self.env.one_sided_together(link, &requests[..count]) else { return 0 };
         qp.same_host.peer_epoch = Some(epoch);
-        self.executed += bytes;
+        self.executed += spans[..count].iter().map(|span| span.len).sum::<u32>();
         #[cfg(test)]
         {
             self.executed_at_post[usize::from(reads)] += count as u64;

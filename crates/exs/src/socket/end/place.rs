@@ -2,12 +2,17 @@
 
 use std::sync::Arc;
 
-use rdma::Sge;
+use rdma::{Sge, Status};
 
 use super::super::Memory;
 use super::super::queue::{Event, Queue, Taker};
 use super::{End, IDLE};
 use crate::protocol::{Buffer, Reset};
+
+/// The reason why a request has completed with an error.
+pub(super) fn of_status(status: Status) -> Reset {
+    if matches!(status, Status::LOCAL_PROTECTION | Status::MW_BIND) { Reset::Memory } else { Reset::Peer }
+}
 
 impl End {
     /// A hold of both for an operation.

@@ -36,6 +36,8 @@ impl End {
         if self.words.awaits() && self.peer_looks() {
             self.writes.push(Waiting { remote: to, local: sge });
         } else {
+            // Sends end in the order of their WRITEs.
+            self.post_writes()?;
             // The request that tells the peer of it may complete behind it.
             let later = if self.words.awaits() { LATER } else { 0 };
             self.words.wrote();
