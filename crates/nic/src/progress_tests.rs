@@ -170,10 +170,14 @@ fn a_check_is_left_out_while_the_program_holds_the_lock_and_not_for_ever() {
     let mut poll_check = PollCheck::at_rest(0);
     assert!(!poll_check.passes_over(true), "the program was not at work");
     for polls in 1..3 {
+        poll_check.found_at_nothing_else(polls, false);
         poll_check.next(polls, TICK_MAX, false, false);
         assert!(!poll_check.passes_over(false), "something has come");
         assert_eq!((0..).take_while(|_| poll_check.passes_over(true)).count(), PASSED_OVER as usize);
     }
+    // So many in a row make checks rare, and then few are left out.
+    poll_check.next(3, TICK_MAX, false, false);
+    assert_eq!((0..).take_while(|_| poll_check.passes_over(true)).count(), 1);
     poll_check = PollCheck::at_rest(3);
     assert!(!poll_check.passes_over(true));
 }
