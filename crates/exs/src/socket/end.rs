@@ -522,7 +522,6 @@ impl End {
             Output::Send(message, buffer) => self.send_message(message, buffer),
             Output::End(message, key) => {
                 self.send_row()?;
-                self.post_reads()?;
                 let op = self.ending(Some(key));
                 self.send_header(SEND, op, message, None)
             }

@@ -16,8 +16,6 @@ impl End {
         if !Row::takes(&message) {
             self.send_row()?;
         }
-        // They are in front, and would wait for the answer.
-        self.post_reads()?;
         let (mut message, mut data, mut before) = (message, None, 0);
         let small = matches!(message, Message::Small { .. });
         let kind = if small { SMALL } else { SEND };

@@ -40,6 +40,7 @@ impl End {
             self.post_writes()?;
             // The request that tells the peer of it may complete behind it.
             let later = if self.words.awaits() { LATER } else { 0 };
+            debug_assert!(self.writes.is_empty(), "the event of a send would come before its WRITE");
             self.words.wrote();
             self.post(WRITE | NO_SLOT | later, op, Data::Sges(&[sge])).inspect_err(|_| self.words.dropped(1))?;
         }
