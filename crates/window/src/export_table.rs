@@ -450,7 +450,7 @@ fn act_together(link: &mut Link, requests: &[OneSided<'_>]) -> Option<(u64, usiz
     })
 }
 
-/// True if the peer runs, or has run some milliseconds ago.
+/// True unless the peer is gone. A look some milliseconds ago still holds.
 fn is_alive(remote: &mut Remote) -> bool {
     // Not the engine's time, which may be old: a process that was stopped in between must not take it for the present.
     let now = coarse_time();
