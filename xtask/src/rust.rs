@@ -255,12 +255,19 @@ fn take_any_tests(suite: &mut Suite, name: &str, program: Program, limit: Durati
     }
     let before = suite.count().failed;
     for (test, outcome) in test_lines(&done.stdout) {
+        let outcome = match outcome {
+            Outcome::Failed(_) => Outcome::Failed(panic_of(&done.stdout, &test)),
+            other => other,
+        };
         suite.push_timed(test, outcome, Some(done.log.clone()), Duration::ZERO);
     }
     for counted in done.stdout.lines().filter_map(|line| line.strip_prefix("counted: ")) {
         println!("   {counted}");
     }
-    if !done.ok() && suite.count().failed == before {
+    if suite.count().failed > before {
+        // What programs that tests start have said: a test sees no more of them than that they failed.
+        said_by_programs(&done.stderr).for_each(|line| println!("         {line}"));
+    } else if !done.ok() {
         suite.push(name, Outcome::Failed(first_error(&done)), Some(done.log));
     }
     suite.cases.len() > cases
@@ -282,6 +289,30 @@ fn test_lines(stdout: &str) -> Vec<(String, Outcome)> {
         cases.push((name, outcome));
     }
     cases
+}
+
+/// Where and why a test panicked: the line behind `thread 'NAME' (1) panicked at FILE:1:2:` has the message.
+fn panic_of(stdout: &str, test: &str) -> String {
+    let heading = format!("\n---- {test} stdout ----\n");
+    let mut said = stdout.split(&heading).skip(1).filter_map(|block| {
+        let (_, panicked) = block.split("\n---- ").next()?.split_once("panicked at ")?;
+        let lines = panicked.lines().take_while(|line| !line.is_empty() && !line.starts_with("stack backtrace"));
+        Some(lines.take(6).collect::<Vec<_>>().join(" "))
+    });
+    said.next().unwrap_or_else(|| "the test failed".to_owned())
+}
+
+/// The last lines on stderr that are not cargo's.
+fn said_by_programs(stderr: &str) -> impl Iterator<Item = &str> {
+    // `   Compiling softrnic v0.1.0`: cargo's word ends at column 12, or begins the line.
+    let is_cargos = |line: &str| {
+        let word = line.trim_start();
+        line.len() - word.len() + word.find(' ').unwrap_or(0) == 12
+            || ["warning:", "error:", "note:"].iter().any(|start| word.starts_with(start))
+    };
+    let lines: Vec<&str> = stderr.lines().filter(|line| !line.trim().is_empty() && !is_cargos(line)).collect();
+    let first = lines.len().saturating_sub(12);
+    lines.into_iter().skip(first)
 }
 
 /// How long each program of tests ran. Its name is in cargo's messages (stderr), its time in its own (stdout), in the
@@ -455,6 +486,19 @@ mod tests_of_parsing {
         assert_eq!(cases[1].1, Outcome::Failed("the test failed".into()));
         assert_eq!(cases[2].1, Outcome::Skipped("needs root".into()));
         assert_eq!(cases[3].0, "e");
+    }
+
+    #[test]
+    fn reasons_of_failures() {
+        let out = "\nsuccesses:\n\n---- other stdout ----\npanicked at nothing\n\n\
+            failures:\n\n---- a::b stdout ----\n\n\
+            thread 'a::b' (12) panicked at tests/calls.rs:61:9:\nexclusive, client true: exit status: 1\n\
+            stack backtrace:\n   0: rust_begin_unwind\n\n\nfailures:\n    a::b\n";
+        assert_eq!(panic_of(out, "a::b"), "tests/calls.rs:61:9: exclusive, client true: exit status: 1");
+        assert_eq!(panic_of(out, "b"), "the test failed");
+        let err = "   Compiling softrnic v0.1.0 (/x)\n     Running tests/calls.rs (target/debug/deps/calls-0a)\n\
+            pair.h:137: moves (errno 88)\n\nerror: test failed, to rerun pass `-p x`\n   Doc-tests softrnic_x\n";
+        assert_eq!(said_by_programs(err).collect::<Vec<_>>(), ["pair.h:137: moves (errno 88)"]);
     }
 
     #[test]
