@@ -18,6 +18,7 @@ use crate::channel::CompChannel;
 use crate::context::ContextQueue;
 use crate::migrate::Migration;
 use crate::progress::RoundRobin;
+use crate::rings::Rings;
 use crate::streams::{Ends, Streams};
 use crate::{Nic, now};
 
@@ -68,6 +69,8 @@ pub struct Core {
     /// The list of their ends.
     pub(crate) ends: Option<Arc<Ends>>,
     notices: Vec<Notice>,
+    /// Rings that wait for the release of the lock.
+    rings: Rings,
     pub(crate) dead: Vec<(LinkId, Option<LinkId>)>,
     /// Incidents of the device that [`Nic::on_incident`]'s function has not been told yet.
     pub(crate) incidents: Vec<DeviceFault>,
@@ -106,6 +109,7 @@ impl Core {
             streams: Streams::new(),
             ends: None,
             notices: Vec::new(),
+            rings: Rings::default(),
             dead: Vec::new(),
             incidents: Vec::new(),
             clock: 0,
@@ -161,6 +165,9 @@ impl Core {
                 Notice::Completion { cq, user } => {
                     if let Some(channel) = self.channels.get(&cq) {
                         channel.push(cq, user);
+                        if !self.rings.keep_channel(channel) {
+                            channel.ring();
+                        }
                     }
                 }
                 Notice::Met => {} // `flush` has let the queue go on
@@ -188,6 +195,7 @@ impl Core {
             && !self.engine.has_notices()
             && !self.engine.is_parked()
             && self.incidents.is_empty()
+            && self.rings.is_empty()
             && !self.engine.env().is_unquiet()
         // Orders of faults need no check here: each has a time, and the clock is always read while there are any
         // ([`Core::want_exact_time`]), so that `clock_fresh` is set.
@@ -203,7 +211,7 @@ impl Core {
             && !self.engine.env().is_unquiet()
     }
 
-    /// Send the packets that are ready, and report what happened.
+    /// Send the packets that are ready, and report what happened. Threads are woken when the lock is released.
     #[inline(always)]
     pub(crate) fn flush(&mut self) {
         // One acknowledgement is mostly all that there is to send.
@@ -214,7 +222,8 @@ impl Core {
             self.run_streams(now);
         }
         if self.mode == Mode::Armed || self.clock_fresh || self.engine.env().must_ring_now() {
-            self.engine.env_mut().ring_doorbells();
+            let rings = &mut self.rings;
+            self.engine.env_mut().ring_doorbells_later(|doorbell| rings.keep_doorbell(doorbell));
         }
         if self.engine.env().has_orders() {
             self.obey();
@@ -243,12 +252,19 @@ impl DerefMut for Core {
 const PIECES: u32 = 16;
 
 /// The adapter's lock, held. Its release runs what was queued and delivers what happened. Afterwards, without the lock,
-/// it waits for peers that copy from or to memory which was deregistered.
+/// it wakes threads and peers, and waits for peers that copy from or to memory which was deregistered.
 pub struct Guard<'a> {
     nic: &'a Nic,
     core: MutexGuard<'a, Core>,
     // This member is dropped behind the lock: members are dropped in their order.
-    then: Option<Box<Copies<'a>>>,
+    then: Then<'a>,
+}
+
+/// What the release of the lock leaves to be done without it.
+enum Then<'a> {
+    Nothing,
+    Ring { _rings: Rings },
+    Wait { _copies: Box<Copies<'a>> },
 }
 
 /// The copies of peers that the release of the lock waits for.
@@ -276,7 +292,7 @@ impl<'a> Guard<'a> {
     /// The lock, whose state [`Guard::begin`] has prepared.
     #[inline]
     pub(crate) fn begun(nic: &'a Nic, core: MutexGuard<'a, Core>) -> Self {
-        Guard { nic, core, then: None }
+        Guard { nic, core, then: Then::Nothing }
     }
 
     /// Prepare the state, directly after the lock was taken.
@@ -318,6 +334,8 @@ impl Guard<'_> {
             if !core.engine.is_in_pieces() {
                 break;
             }
+            // The next piece takes long.
+            core.rings.ring();
             // Other threads may do anything in between, also with the request that is under way.
             MutexGuard::bump(&mut self.core);
             Self::begin(&mut self.core);
@@ -327,7 +345,11 @@ impl Guard<'_> {
         if core.engine.env().is_unquiet() {
             // Peers that are to be rung must not wait for the copies.
             core.engine.env_mut().ring_doorbells();
-            self.then = Some(Box::new(Copies { nic: self.nic, under_way: Some(core.engine.env().unquiet()) }));
+            core.rings.ring();
+            let copies = Copies { nic: self.nic, under_way: Some(core.engine.env().unquiet()) };
+            self.then = Then::Wait { _copies: Box::new(copies) };
+        } else if !core.rings.is_empty() {
+            self.then = Then::Ring { _rings: std::mem::take(&mut core.rings) };
         }
     }
 }

@@ -21,6 +21,7 @@ mod fork;
 mod idle_monitor;
 mod migrate;
 mod progress;
+mod rings;
 mod signal;
 mod sleep;
 mod streams;

@@ -9,6 +9,7 @@ use report::Settings;
 use wire::{PacketOp, Payload};
 
 use super::*;
+use crate::channel::is_readable;
 use crate::now;
 use crate::verbs_calls::last_words;
 use ::verbs::{Completion, Psn, Qpn};
@@ -104,6 +105,10 @@ impl Pair {
     }
 
     fn send(&self, from: usize, wr_id: u64, signaled: bool) {
+        self.send_by(&mut self.nic(from).lock(), from, wr_id, signaled);
+    }
+
+    fn send_by(&self, core: &mut Core, from: usize, wr_id: u64, signaled: bool) {
         let flags = if signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
         let wr = SendWr {
             wr_id,
@@ -114,7 +119,8 @@ impl Pair {
             body: &SendBody::Plain,
             data: SendData::Sges(&self.ends[from].sges),
         };
-        self.nic(from).post_send(self.ends[from].qp, &wr).unwrap();
+        let now = core.time();
+        core.post_send(self.ends[from].qp, &wr, now).unwrap();
     }
 
     fn receive(&self, at: usize, wr_id: u64) {
@@ -360,6 +366,42 @@ fn a_poll_without_result_rings() {
         assert!(!pair.nic(0).core.lock().engine.env().owes_ring(), "armed: {armed}");
         assert_eq!(pair.poll(1, 1).len(), 1);
         pair.poll(0, 1);
+    }
+}
+
+/// A thread that is woken finds the lock released, also where it takes the processor of the one that wakes it.
+#[test]
+fn threads_and_peers_are_woken_behind_the_lock() {
+    let pair = Pair::new(2);
+    pair.acquaint();
+    let (sender, receiver, cq) = (pair.nic(0), pair.nic(1), pair.ends[1].cq);
+    let bells = receiver.core.lock().engine.env().epoll_fd().clone();
+    let channel = receiver.create_channel().unwrap();
+    receiver.bind_cq_channel(cq, &channel);
+    for round in 0..10 {
+        receiver.arm_cq(cq, false).unwrap();
+        let now = receiver.lock().read_time();
+        receiver.core.lock().engine.env_mut().handle_events(now);
+        pair.receive(1, round);
+        assert!(!is_readable(bells.as_fd()) && receiver.core.lock().mode == Mode::Armed);
+        {
+            let mut core = sender.lock();
+            pair.send_by(&mut core, 0, round, true);
+            core.flush();
+            assert!(!core.engine.env().owes_ring() && !is_readable(bells.as_fd()));
+        }
+        assert!(is_readable(bells.as_fd()));
+        {
+            let mut core = receiver.lock();
+            let now = core.read_time();
+            core.engine.env_mut().handle_events(now);
+            core.progress(now);
+            assert!(channel.facts(cq).unread == 1 && !is_readable(channel.bell()));
+        }
+        assert!(is_readable(channel.bell()));
+        receiver.get_cq_event(&channel).unwrap();
+        assert!(!is_readable(channel.bell()));
+        assert_eq!((pair.poll(1, 16).len(), pair.poll(0, 16).len()), (1, 1));
     }
 }
 

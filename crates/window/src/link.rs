@@ -126,7 +126,7 @@ pub(crate) struct Remote {
     /// holds an eventfd can read the rings of others, and make writing to it block.
     pub bell: Option<TrackedFd>,
     /// The eventfd that wakes it, under the same condition; else it is rung by the socket.
-    pub doorbell: Option<TrackedFd>,
+    pub doorbell: Option<Arc<TrackedFd>>,
     /// We have sent HELLO and wait for WELCOME.
     pub awaits_welcome: bool,
     /// We can copy directly from and to its memory: it has seen our proof, and neither side refuses.

@@ -266,7 +266,7 @@ impl WindowEnv {
         remote.doorbell = fds
             .next()
             .filter(|fd| fd.is_eventfd() && rustix::io::ioctl_fionbio(fd, true).is_ok())
-            .map(|fd| TrackedFd::new(fd.keep(), &self.fds));
+            .map(|fd| Arc::new(TrackedFd::new(fd.keep(), &self.fds)));
         if remote.we_permitted {
             // An export table that is not as it must be is none: then requests are sent.
             remote.known = Known::default();

@@ -1,8 +1,10 @@
 //! Packets on the window wire: sending, receiving, and what became of what was sent.
 
 use std::hint::cold_path;
+use std::sync::Arc;
 
 use memory::Half;
+use memory::fds::TrackedFd;
 use memory::ring::{PushError, RingMemory as _, wake_fence};
 use verbs::{Errno, Gid, Qpn};
 use wire::{Fault, LinkCaps, LinkId, Packet, PacketWire, Payload, SendError, ShortPacket, Span};
@@ -134,22 +136,7 @@ impl PacketWire for WindowEnv {
 
     #[inline]
     fn ring_doorbells(&mut self) {
-        if self.dirty.is_empty() {
-            return;
-        }
-        wake_fence();
-        for at in 0..self.dirty.len() {
-            let Some(link) = self.link_mut(self.dirty[at]) else {
-                continue;
-            };
-            link.dirty = false;
-            if link.remote.is_some() && link.producer.must_ring() {
-                link.ring();
-                self.stats.rings += 1;
-            }
-        }
-        self.dirty.clear();
-        self.urgent = false;
+        self.ring_doorbells_later(|_| false);
     }
 
     #[inline]
@@ -218,6 +205,33 @@ impl PacketWire for WindowEnv {
     #[inline]
     fn rx_scatter(&mut self, rx: Rx, offset: u32, spans: &[Span]) -> Result<(), Fault> {
         self.link(rx.link()).map_or(Err(Fault), |link| link.scatter(rx, offset, spans))
+    }
+}
+
+impl WindowEnv {
+    /// As [`PacketWire::ring_doorbells`], but a doorbell that `later` takes is left to the caller, who writes to it.
+    /// The write may wake a thread that takes this one's processor.
+    #[inline]
+    pub fn ring_doorbells_later(&mut self, mut later: impl FnMut(&Arc<TrackedFd>) -> bool) {
+        if self.dirty.is_empty() {
+            return;
+        }
+        wake_fence();
+        for at in 0..self.dirty.len() {
+            let Some(link) = self.link_mut(self.dirty[at]) else {
+                continue;
+            };
+            link.dirty = false;
+            let Some(remote) = link.remote.as_ref().filter(|_| link.producer.must_ring()) else {
+                continue;
+            };
+            if !remote.doorbell.as_ref().is_some_and(&mut later) {
+                link.ring();
+            }
+            self.stats.rings += 1;
+        }
+        self.dirty.clear();
+        self.urgent = false;
     }
 }
 
