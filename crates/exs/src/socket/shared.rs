@@ -145,7 +145,7 @@ impl Shared {
             }
             let looks = self.looks.load(Ordering::Relaxed);
             let looked_at = self.device.completions.is_looked_at();
-            found = tick::found(found, looked_at, self.beat.load(Ordering::Relaxed));
+            found = tick::found(found, looked_at, looks.wrapping_sub(seen), self.beat.load(Ordering::Relaxed));
             let quiet = !looked_at && (self.is_awaited() || looks == seen);
             // Before arming: a look that ends from now on starts the watch again.
             self.watching.store(!quiet, Ordering::SeqCst);

@@ -17,10 +17,15 @@ pub(super) fn be_exact() {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
 }
 
-/// How often in a row the program was found looking, with this look. A timeout that is counted in pieces of `beat`
-/// nanoseconds is kept as well: if they are short, looks do not become rare.
-pub(super) fn found(before: u32, looking: bool, beat: u64) -> u32 {
-    if looking && beat > CALM_LENGTH as u64 { before.saturating_add(1) } else { 0 }
+/// So many looks by the program between two looks of this thread are those of a program that sleeps for an event,
+/// looks, and sleeps again, and does nothing else.
+const OFTEN: u64 = 8;
+
+/// How often in a row the program was found looking, with this look: at this moment, or `looks` times since the last
+/// one. A timeout that is counted in pieces of `beat` nanoseconds is kept as well: if they are short, looks do not
+/// become rare.
+pub(super) fn found(before: u32, looking: bool, looks: u64, beat: u64) -> u32 {
+    if (looking || looks >= OFTEN) && beat > CALM_LENGTH as u64 { before.saturating_add(1) } else { 0 }
 }
 
 /// The time until the next look, if the program was found looking so often in a row. It comes at a whole millisecond,
@@ -43,9 +48,10 @@ mod tests {
 
     #[test]
     fn looks_become_rare_where_the_program_was_found_looking() {
-        let found = |beat| (0..CALM).fold(0, |before, _| found(before, true, beat));
-        assert_eq!((found(u64::MAX), found(CALM_LENGTH as u64)), (CALM, 0));
-        assert_eq!(super::found(CALM, false, u64::MAX), 0);
+        let found = |looks, beat| (0..CALM).fold(0, |before, _| found(before, looks == 0, looks, beat));
+        assert_eq!((found(0, u64::MAX), found(0, CALM_LENGTH as u64)), (CALM, 0));
+        assert_eq!((found(OFTEN, u64::MAX), found(OFTEN, CALM_LENGTH as u64)), (CALM, 0));
+        assert_eq!(super::found(CALM, false, OFTEN - 1, u64::MAX), 0);
         let longest = |found| (0..3).map(|_| until_next(found).tv_nsec).max();
         assert!(longest(CALM - 1) < Some(3 * LENGTH / 2) && longest(CALM) >= Some(CALM_LENGTH / 2));
     }
