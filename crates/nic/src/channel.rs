@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
 
 use ::verbs::{CqId, Errno, Result};
 use parking_lot::Mutex;
@@ -12,7 +13,7 @@ use rustix::fd::BorrowedFd;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::{IoSliceMut, ReadWriteFlags};
 
-use crate::waiters::{Waited, Waiters};
+use crate::waiters::{FORKED, Waited, Waiters};
 use crate::{Nic, errno};
 
 /// An eventfd that counts the elements of the queue beside it: a read takes one.
@@ -61,6 +62,8 @@ pub struct CompChannel {
     bell: Bell,
     queue: Mutex<VecDeque<(CqId, u64)>>,
     users: AtomicU32,
+    /// Events that were added whose rings are still to be made ([`CompChannel::ring`]).
+    owed: AtomicU32,
     waiters: Waiters,
 }
 
@@ -75,15 +78,25 @@ impl Waited for CompChannel {
 }
 
 impl CompChannel {
-    /// Add an event. The caller rings ([`CompChannel::ring`]), which may come later: a queue that is destroyed
-    /// meanwhile takes the event with it, and then a thread is woken for nothing.
+    /// Add an event, under the adapter's lock. The caller rings ([`CompChannel::ring`]), also behind the lock.
     pub(crate) fn push(&self, cq: CqId, user: u64) {
+        self.owed.fetch_add(1, Ordering::Relaxed);
         self.queue.lock().push_back((cq, user));
     }
 
     /// Wake a thread for an event that was added.
     pub(crate) fn ring(&self) {
         self.bell.ring();
+        self.owed.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Wait until all events have their rings. A queue whose events are to be taken back adds no more. In the child of
+    /// a fork the thread that was about to ring may be missing.
+    fn await_rings(&self) {
+        let until = Instant::now() + FORKED;
+        while self.owed.load(Ordering::Acquire) > 0 && Instant::now() < until {
+            std::thread::yield_now();
+        }
     }
 
     /// The part of the report that is about the channel and one of its queues.
@@ -112,6 +125,7 @@ impl Nic {
             bell: Bell::new()?,
             queue: Mutex::default(),
             users: AtomicU32::new(0),
+            owed: AtomicU32::new(0),
             waiters: Waiters::default(),
         }))
     }
@@ -139,6 +153,7 @@ impl Nic {
         }
         drop(core);
         if let Some(channel) = channel {
+            channel.await_rings();
             channel.forget(cq);
             channel.users.fetch_sub(1, Ordering::Relaxed);
         }
@@ -187,6 +202,24 @@ pub(crate) fn is_readable(fd: BorrowedFd<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Else a channel would stay readable, or its descriptor open, behind the destruction of its queue.
+    #[test]
+    fn rings_that_are_owed_are_awaited() {
+        let nic = Nic::new(report::Settings::of_process()).unwrap();
+        let (channel, cq) = (nic.create_channel().unwrap(), CqId { index: 3, generation: 1 });
+        nic.bind_cq_channel(cq, &channel);
+        channel.push(cq, 7);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                channel.ring();
+            });
+            nic.unbind_cq_channel(cq);
+            assert_eq!(channel.owed.load(Ordering::Relaxed), 0);
+        });
+        assert!(!is_readable(channel.bell()) && channel.facts(cq).unread == 0);
+    }
 
     #[test]
     fn rings_are_taken_back_without_waiting() {

@@ -205,6 +205,7 @@ impl Core {
     /// Take in the packets that have come, run what they set free, and let time pass.
     #[inline(never)]
     pub(crate) fn progress(&mut self, mut now: u64) {
+        self.ring_kept();
         self.engine.env_mut().pass(now);
         self.take_packets(&mut now, None);
         if !self.streams.is_empty() {
@@ -334,6 +335,7 @@ impl Core {
             if self.engine.env_mut().announce_sleep() {
                 return true;
             }
+            self.ring_kept();
             self.engine.run(now); // forgets links that were full and that no request waits for
             self.progress(now);
             now = self.read_time();

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 /// How long to wait for a lock that a fork may have left locked: in the child it is never released. No thread holds it
 /// for so long otherwise.
-const FORKED: Duration = Duration::from_secs(1);
+pub(crate) const FORKED: Duration = Duration::from_secs(1);
 
 /// The system's number of the calling thread. It is not kept: a forked child's is another.
 pub fn this_thread() -> u32 {
