@@ -35,8 +35,8 @@ pub(super) struct Shared {
     listeners: Mutex<HashMap<u64, Arc<Listener>>>,
     /// The cookie of the next socket or listener.
     next: AtomicU64,
-    /// Changes with every look of a thread of the program. Two that look at once may count one look: only the change
-    /// matters, and an exact count would be a locked instruction, which waits for the stores before it.
+    /// Changes with every look of a thread of the program. Two that look at once may count one look, or take some back:
+    /// an exact count would be a locked instruction, which waits for the stores before it.
     looks: AtomicU64,
     /// The thread looks now and then ([`tick`]) whether the program still does. To arm for each look would cost more.
     watching: AtomicBool,
