@@ -546,8 +546,8 @@ impl<W: Wire> SameHost for Tapped<W> {
     }
 
     #[inline]
-    fn answered(&mut self, link: LinkId, len: u32, took: Nanos) {
-        self.wire.answered(link, len, took);
+    fn answered(&mut self, link: LinkId, len: u32, took: Nanos, refused: bool) {
+        self.wire.answered(link, len, took, refused);
     }
 }
 

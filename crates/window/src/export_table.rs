@@ -22,6 +22,8 @@ use crate::shared::{PLACES, Place};
 pub(crate) const SMALL: u32 = 1024;
 /// The time for which the last look at a peer's life holds. A process number does not come round again so soon.
 const LIFE_HOLDS: Nanos = 8_000_000;
+/// The engine's times of one event, and of others, differ by that much: it does not read the clock for each.
+const SAME: Nanos = 20_000;
 /// The rows that this process shows.
 pub(crate) struct Exports {
     writer: Writer<OwnTable>,
@@ -285,7 +287,12 @@ impl WindowEnv {
         {
             return false;
         }
-        self.runs(id)
+        if !self.runs(id) {
+            return false;
+        }
+        let Some(link) = self.link_mut(id).filter(|link| !link.shares.are_late(coarse_time)) else { return false };
+        link.shared_at = monotonic();
+        true
     }
 
     /// True unless the peer is stopped: then it would not answer, and the requests would fail.
@@ -302,12 +309,19 @@ impl WindowEnv {
     }
 
     /// A lone request of this length that was sent has been answered.
-    pub(crate) fn was_answered(&mut self, id: LinkId, len: u32, took: Nanos) {
+    pub(crate) fn was_answered(&mut self, id: LinkId, len: u32, took: Nanos, refused: bool) {
         let Some(link) = self.link_mut(id) else { return };
         if len <= SMALL {
             link.small.answered(took, coarse_time);
         } else if len > PIECE {
             link.long.answered(len, took, coarse_time);
+        } else if refused
+            && let (now, shared_at) = (monotonic(), std::mem::take(&mut link.shared_at))
+            && now.saturating_sub(took) <= shared_at.saturating_add(SAME)
+        {
+            // It is the one that the peer was given last. A call takes as long as all of it.
+            let in_time = now.saturating_sub(shared_at) <= link.stream_detector.call() * 3 / 2;
+            link.shares.are_in_time(in_time, coarse_time);
         }
     }
 

@@ -254,6 +254,10 @@ pub(crate) struct Link {
     /// The requests were a stream when last seen. Until this time, a request with nothing in front of it is part of
     /// that stream. 0: they were no stream.
     pub streams_until: wire::Nanos,
+    /// Whether the peer is soon done with its part of a stream.
+    pub shares: crate::stream_detector::Small,
+    /// When it was last given one; 0: its answer has come.
+    pub shared_at: wire::Nanos,
     /// Whether small requests are taken from the ring soon.
     pub small: crate::stream_detector::Small,
     /// Whether long ones are.
@@ -296,6 +300,8 @@ impl Link {
             full: false,
             stream_detector: StreamDetector::default(),
             streams_until: 0,
+            shares: crate::stream_detector::Small::default(),
+            shared_at: 0,
             small: crate::stream_detector::Small::default(),
             long: crate::stream_detector::Long::default(),
         }

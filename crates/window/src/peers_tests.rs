@@ -436,7 +436,7 @@ fn of_a_stream_the_peer_does_its_part() {
             for window in [false, true] {
                 let verdict = |env: &mut WindowEnv| {
                     let link = env.link_mut(link).unwrap();
-                    link.stream_detector = StreamDetector::stream(len);
+                    link.stream_detector = StreamDetector::stream(len, 0);
                     link.remote.as_mut().unwrap().favours_window = window;
                 };
                 verdict(&mut env);
@@ -447,6 +447,25 @@ fn of_a_stream_the_peer_does_its_part() {
             }
         }
     }
+    // A peer that takes longer for its part than a call is given none for a while.
+    for (call, refused, pause, goes_on) in
+        [(u64::MAX / 4, true, 0, true), (0, true, 0, false), (0, false, 0, true), (0, true, 1, true)]
+    {
+        let begin = |env: &mut WindowEnv| {
+            let link = env.link_mut(link).unwrap();
+            link.stream_detector = StreamDetector::stream(100_000, call);
+            link.remote.as_mut().unwrap().favours_window = true;
+        };
+        begin(&mut env);
+        assert!(!one_sided(&mut env, OneSidedOp::Read, 100_000, true), "the peer does it");
+        // Behind a pause, it is another one that was answered, which began just now.
+        std::thread::sleep(std::time::Duration::from_millis(pause));
+        env.was_answered(link, 100_000, 0, refused);
+        begin(&mut env);
+        assert_eq!(!one_sided(&mut env, OneSidedOp::Read, 100_000, true), goes_on, "{call} {refused} {pause}");
+        env.link_mut(link).unwrap().shares = Default::default();
+    }
+    env.link_mut(link).unwrap().remote.as_mut().unwrap().favours_window = false;
     // And it is found out, as soon as there are enough without a break between them.
     let streams = |_| !one_sided(&mut env, OneSidedOp::Read, 100_000, true);
     assert!((0..100_000).any(streams));

@@ -50,10 +50,10 @@ pub(crate) struct StreamDetector {
 }
 
 impl StreamDetector {
-    /// A detector with a stream as its last verdict.
+    /// A detector with a stream of calls that took so long as its last verdict.
     #[cfg(test)]
-    pub fn stream(len: u32) -> Self {
-        StreamDetector { class: class_of(len), len, until: Nanos::MAX, ..StreamDetector::default() }
+    pub fn stream(len: u32, call: Nanos) -> Self {
+        StreamDetector { class: class_of(len), len, alone: call, until: Nanos::MAX, ..StreamDetector::default() }
     }
 
     /// A request of this length is about to be executed.
@@ -99,6 +99,11 @@ impl StreamDetector {
         until != 0 && self.alike(len) && now() <= until
     }
 
+    /// The time that a call takes.
+    pub fn call(&self) -> Nanos {
+        self.alone
+    }
+
     /// True if a request of this length counts together with those before it.
     fn alike(&self, len: u32) -> bool {
         class_of(len) == self.class && (self.class == 0 || len / 2 <= self.len && self.len / 2 <= len)
@@ -124,7 +129,12 @@ impl Small {
 
     /// A packet has been answered after this time.
     pub fn answered(&mut self, took: Nanos, now: impl Fn() -> Nanos) {
-        if took < Self::LATE {
+        self.are_in_time(took < Self::LATE, now);
+    }
+
+    /// The last packets were answered in time, or not.
+    pub fn are_in_time(&mut self, in_time: bool, now: impl Fn() -> Nanos) {
+        if in_time {
             *self = Small::default();
             return;
         }

@@ -224,9 +224,10 @@ pub trait SameHost {
         false
     }
     /// Takes note of the time after which a lone RDMA WRITE or READ of so many bytes, sent as packets, was answered.
-    /// The time says how quick that way is at the moment. The engine tells it for small requests, and for requests
-    /// longer than [`crate::same_host::PIECE`].
-    fn answered(&mut self, _link: LinkId, _len: u32, _took: Nanos) {}
+    /// The time says how quick that way is at the moment. The engine tells it for requests shorter than
+    /// [`crate::SHORTEST`], and for requests longer than [`crate::same_host::PIECE`]. `refused`: nothing was under way
+    /// when it began either, and [`SameHost::one_sided`] refused to execute it.
+    fn answered(&mut self, _link: LinkId, _len: u32, _took: Nanos, _refused: bool) {}
 }
 
 /// What captures and faults are told, and decide.

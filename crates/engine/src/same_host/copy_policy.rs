@@ -92,7 +92,7 @@ impl<P: Env> Engine<P> {
         let sent = e.psns > 0 && e.executed == 0;
         let short = e.len < SHORTEST;
         if (short || e.len > PIECE) && alone && sent && matches!(e.opcode, Opcode::RdmaWrite | Opcode::RdmaRead) {
-            self.env.answered(link, e.len, now.saturating_sub(e.since));
+            self.env.answered(link, e.len, now.saturating_sub(e.since), e.refused);
         }
         if short {
             return;

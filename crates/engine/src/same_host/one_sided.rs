@@ -102,7 +102,7 @@ impl<P: Env> Engine<P> {
         }
         let Some(executed) = self.one_sided(qp, len) else {
             let e = &mut qp.inflight[at];
-            e.one_sided = false;
+            (e.one_sided, e.refused) = (false, true);
             *qp.same_host.reached_by(e.opcode == Opcode::RdmaRead) = false;
             *(if e.is_read_like() { &mut e.received } else { &mut e.sent }) = e.executed;
             Self::number(qp, at);

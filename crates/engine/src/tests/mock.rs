@@ -74,7 +74,7 @@ pub struct Net {
     pub executed: u64,
     pub one_sided_bytes: u64,
     /// Lone RDMA requests that were answered, and the time of each.
-    pub answered: Vec<(u32, Nanos)>,
+    pub answered: Vec<(u32, Nanos, bool)>,
     /// Packets arrive over a second link to the same node.
     pub twin: bool,
     /// Nodes that have died without a notice to the others.
@@ -443,8 +443,8 @@ impl SameHost for Mock {
         self.net.borrow().shares
     }
 
-    fn answered(&mut self, _: LinkId, len: u32, took: Nanos) {
-        self.net.borrow_mut().answered.push((len, took));
+    fn answered(&mut self, _: LinkId, len: u32, took: Nanos, refused: bool) {
+        self.net.borrow_mut().answered.push((len, took, refused));
     }
 
     fn pull(

@@ -45,9 +45,9 @@ fn how_soon_requests_are_answered_is_told() {
         std::mem::take(&mut w.net.borrow_mut().answered)
     };
     w.post(0, qa, Opcode::RdmaWrite, body, &one, 0).unwrap();
-    assert_eq!(later(&mut w, 500), [(8, 500)]);
+    assert_eq!(later(&mut w, 500), [(8, 500, false)], "nobody has answered yet");
     w.post(0, qa, Opcode::RdmaRead, body, &one, 1).unwrap();
-    assert_eq!(later(&mut w, 20_000), [(8, 20_000)]);
+    assert_eq!(later(&mut w, 20_000), [(8, 20_000, true)]);
     let into = [w.sge(1, 0, 8)];
     w.recv(1, qb, &into, 7).unwrap();
     w.post(0, qa, Opcode::Send, SendBody::Plain, &one, 2).unwrap();
@@ -55,7 +55,7 @@ fn how_soon_requests_are_answered_is_told() {
     for id in 3..5 {
         w.post(0, qa, Opcode::RdmaWrite, body, &one, id).unwrap();
     }
-    assert_eq!(later(&mut w, 500), [(8, 500)], "the last of two");
+    assert_eq!(later(&mut w, 500), [(8, 500, false)], "the last of two");
     w.net.borrow_mut().one_sided = true;
     w.post(0, qa, Opcode::RdmaWrite, body, &one, 5).unwrap();
     assert_eq!((later(&mut w, 500), w.net.borrow().executed), (vec![], 1));

@@ -39,6 +39,8 @@ pub(crate) struct Inflight {
     pub opcode: Opcode,
     /// The request is executed here (`one_sided`).
     pub one_sided: bool,
+    /// It was to be executed here, with nothing outstanding in front of it, and had to be sent.
+    pub refused: bool,
     /// The request is fully sent.
     pub out: bool,
     /// The request is finished, and may complete when it is the oldest.
@@ -86,6 +88,7 @@ impl Inflight {
             sent: 0,
             received: 0,
             one_sided: false,
+            refused: false,
             executed: 0,
             out: true,
             done: false,

@@ -111,8 +111,8 @@ impl SameHost for WindowEnv {
         self.region_is_shared(link, rkey, addr, len)
     }
 
-    fn answered(&mut self, link: LinkId, len: u32, took: Nanos) {
-        self.was_answered(link, len, took);
+    fn answered(&mut self, link: LinkId, len: u32, took: Nanos, refused: bool) {
+        self.was_answered(link, len, took, refused);
     }
 
     fn pull(&mut self, id: LinkId, ticket: TicketRef, remote: &[Span], local: &[Span]) -> Result<(), SingleCopyError> {

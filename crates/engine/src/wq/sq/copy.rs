@@ -209,7 +209,7 @@ impl SendQueue {
         };
         (to.psns, to.sent, to.received, to.executed) = (0, 0, 0, 0);
         (to.one_sided, to.out, to.done, to.by_ref, to.queued) = (false, false, false, false, false);
-        (to.carrier, to.error) = (Carrier::Free, None);
+        (to.refused, to.carrier, to.error) = (false, Carrier::Free, None);
         Some(())
     }
 
