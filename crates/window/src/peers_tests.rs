@@ -465,7 +465,6 @@ fn of_a_stream_the_peer_does_its_part() {
         assert_eq!(!one_sided(&mut env, OneSidedOp::Read, 100_000, true), goes_on, "{call} {refused} {pause}");
         env.link_mut(link).unwrap().shares = Default::default();
     }
-    env.link_mut(link).unwrap().remote.as_mut().unwrap().favours_window = false;
     // And it is found out, as soon as there are enough without a break between them.
     let streams = |_| !one_sided(&mut env, OneSidedOp::Read, 100_000, true);
     assert!((0..100_000).any(streams));
