@@ -6,7 +6,7 @@
 //! futex(2), and the thread of `Exs` serves the channel for them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rdma::Errno;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -24,6 +24,8 @@ pub(super) struct Lead {
     led: AtomicBool,
     /// The thread of `Exs` sleeps in the channel, or is about to.
     serves: AtomicBool,
+    /// The waits of threads that led, since the thread of `Exs` last asked.
+    waits: AtomicU32,
     /// Wakes the thread that leads.
     wake: OwnedFd,
 }
@@ -33,7 +35,7 @@ impl Lead {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = wake.map_err(|errno| Errno(errno.raw_os_error()))?;
         let flag = || AtomicBool::new(false);
-        Ok(Lead { leads: flag(), led: flag(), serves: flag(), wake })
+        Ok(Lead { leads: flag(), led: flag(), serves: flag(), waits: AtomicU32::new(0), wake })
     }
 
     /// True if a thread leads.
@@ -56,6 +58,11 @@ impl Lead {
     pub fn follow(&self) -> bool {
         self.led.store(false, Ordering::SeqCst);
         !self.serves.load(Ordering::SeqCst)
+    }
+
+    /// The waits that have ended since the last question.
+    pub fn take_waits(&self) -> u32 {
+        self.waits.swap(0, Ordering::Relaxed)
     }
 
     /// Wake the thread that leads.
@@ -111,6 +118,7 @@ impl Drop for Leads {
         let shared = &self.0;
         // Before `watching` and `is_awaited` are read: the thread of `Exs`, or one that waits, sees this or is seen.
         shared.lead.leads.store(false, Ordering::SeqCst);
+        shared.lead.waits.fetch_add(1, Ordering::Relaxed);
         shared.looked();
         if shared.is_awaited() {
             shared.follow();

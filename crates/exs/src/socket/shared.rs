@@ -35,8 +35,8 @@ pub(super) struct Shared {
     listeners: Mutex<HashMap<u64, Arc<Listener>>>,
     /// The cookie of the next socket or listener.
     next: AtomicU64,
-    /// Changes with every look of a thread of the program. Two that look at once may count one look, or take some back:
-    /// an exact count would be a locked instruction, which waits for the stores before it.
+    /// Changes with every look of a thread of the program. Two that look at once may count one look: only the change
+    /// matters, and an exact count would be a locked instruction, which waits for the stores before it.
     looks: AtomicU64,
     /// The thread looks now and then ([`tick`]) whether the program still does. To arm for each look would cost more.
     watching: AtomicBool,
@@ -145,7 +145,7 @@ impl Shared {
             }
             let looks = self.looks.load(Ordering::Relaxed);
             let looked_at = self.device.completions.is_looked_at();
-            found = tick::found(found, looked_at, looks.wrapping_sub(seen), self.beat.load(Ordering::Relaxed));
+            found = tick::found(found, looked_at, self.lead.take_waits(), self.beat.load(Ordering::Relaxed));
             let quiet = !looked_at && (self.is_awaited() || looks == seen);
             // Before arming: a look that ends from now on starts the watch again.
             self.watching.store(!quiet, Ordering::SeqCst);

@@ -17,19 +17,16 @@ pub(super) fn be_exact() {
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
 }
 
-/// So many looks by the program between two looks of this thread are those of a program that sleeps for an event,
-/// looks, and sleeps again, and does nothing else.
-const OFTEN: i64 = 8;
+/// So many waits of the program's that ended between two looks of this thread are those of a program that does nothing
+/// else. The looks of a program that polls do not count: one that has begun to stream is to be looked at often.
+const OFTEN: u32 = 8;
 
-/// How often in a row the program was found looking, with this look: at this moment, or `looks` times since the last
-/// one. A timeout that is counted in pieces of `beat` nanoseconds is kept as well: if they are short, looks do not
-/// become rare.
-pub(super) fn found(before: u32, looking: bool, looks: u64, beat: u64) -> u32 {
-    if (looking || looks.cast_signed() >= OFTEN) && beat >= 4 * CALM_LENGTH as u64 {
-        before.saturating_add(1)
-    } else {
-        0
-    }
+/// How often in a row the program was found at work, with this look: it looks at this moment, or so many of its waits
+/// have ended since the last one. A timeout that is counted in pieces of `beat` nanoseconds is kept as well: if they are
+/// short, looks do not become rare.
+pub(super) fn found(before: u32, looking: bool, waits: u32, beat: u64) -> u32 {
+    let found = (looking || waits >= OFTEN) && beat >= 4 * CALM_LENGTH as u64;
+    if found { before.saturating_add(1) } else { 0 }
 }
 
 /// The time until the next look, if the program was found looking so often in a row. It comes at a whole millisecond,
@@ -52,12 +49,10 @@ mod tests {
 
     #[test]
     fn looks_become_rare_where_the_program_was_found_looking() {
-        let found = |looks, beat| (0..CALM).fold(0, |before, _| found(before, looks == 0, looks, beat));
-        let often = OFTEN as u64;
+        let found = |waits, beat| (0..CALM).fold(0, |before, _| found(before, waits == 0, waits, beat));
         assert_eq!((found(0, u64::MAX), found(0, 3 * CALM_LENGTH as u64)), (CALM, 0));
-        assert_eq!((found(often, u64::MAX), found(often, 3 * CALM_LENGTH as u64)), (CALM, 0));
-        // The count may have been taken back.
-        assert_eq!([often - 1, u64::MAX].map(|looks| super::found(CALM, false, looks, u64::MAX)), [0, 0]);
+        assert_eq!((found(OFTEN, u64::MAX), found(OFTEN, 3 * CALM_LENGTH as u64)), (CALM, 0));
+        assert_eq!(super::found(CALM, false, OFTEN - 1, u64::MAX), 0);
         let longest = |found| (0..3).map(|_| until_next(found).tv_nsec).max();
         assert!(longest(CALM - 1) < Some(3 * LENGTH / 2) && longest(CALM) >= Some(CALM_LENGTH / 2));
     }
