@@ -22,8 +22,8 @@ pub(super) fn be_exact() {
 const OFTEN: u32 = 8;
 
 /// How often in a row the program was found at work, with this look: it looks at this moment, or so many of its waits
-/// have ended since the last one. A timeout that is counted in pieces of `beat` nanoseconds is kept as well: if they are
-/// short, looks do not become rare.
+/// have ended since the last one. A timeout that is counted in pieces of `beat` nanoseconds is kept as well: if they
+/// are short, looks do not become rare.
 pub(super) fn found(before: u32, looking: bool, waits: u32, beat: u64) -> u32 {
     let found = (looking || waits >= OFTEN) && beat >= 4 * CALM_LENGTH as u64;
     if found { before.saturating_add(1) } else { 0 }
