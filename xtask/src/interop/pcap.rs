@@ -18,8 +18,8 @@ const N: usize = 100;
 
 /// The options that keep Wireshark from guessing, where payloads are of random bytes ([`guesses`]). Wireshark guesses
 /// from a payload which protocol it could be. It reads 16 bytes for that, and calls the payload malformed if it has
-/// fewer. One random payload of 16 begins as a frame of Ethernet over InfiniBand would (EoIB), and one in 60 of these is
-/// malformed as that.
+/// fewer. One random payload of 16 begins as a frame of Ethernet over InfiniBand would (EoIB), and one in 60 of these
+/// is malformed as that.
 const NO_GUESSES: &[&str] = &[
     "-o",
     "infiniband.identify_payload:FALSE",
@@ -114,8 +114,8 @@ fn cases(sandbox: &Sandbox) -> Vec<Pair> {
     cases
 }
 
-/// True if Wireshark finds nothing to remark on as it is installed: the payload is the same each time. perftest fills its
-/// memory with random bytes, except for atomic operations, whose packets have no payload.
+/// True if Wireshark finds nothing to remark on as it is installed: the payload is the same each time. perftest fills
+/// its memory with random bytes, and only the packets of atomic operations have no payload.
 fn guesses(pair: &Pair) -> bool {
     !pair.program.starts_with("ib_") || pair.program.contains("atomic")
 }
