@@ -19,7 +19,8 @@
 //! * Hold: a sender that drops an ADVERT for its number alone knows that a receiver waits. It leaves the ring alone
 //!   until the receiver has copied everything, or has said that it is late. Without this rule a fast sender would stay
 //!   indirect. A large transfer into the ring makes the sender wait in this way as well, unless the receiver was late
-//!   and has advertised nothing since.
+//!   and has advertised nothing since. A receiver that may advertise as soon as the sender is done with earlier adverts
+//!   does so before it gives the ring back, for that would end the wait.
 //! * A sender whose last transfer was direct and large, and that has no open receive left, waits as well: until the
 //!   receiver has got everything, and has offered a receive or said that it has none.
 //! * Row: while the sender has receives enough, adverts wait until several can go in one message. They do not wait

@@ -496,6 +496,37 @@ fn numbers_wrap() {
     assert!(all > 20 * relative, "{all} states for {relative}");
 }
 
+/// The bytes cross the adverts, and the copy out of the ring is over before the SEEN for those adverts arrives. Both
+/// ends could go on in that step for as long as the program has receives and bytes.
+#[test]
+fn bytes_do_not_cross_adverts_for_ever() {
+    let mut world = World::new(shape(None));
+    let post = |world: &mut World| {
+        let id = world.receives.last().map_or(0, |last| last.id + 1);
+        world.receives.push(Pending { id, len: 2, wait_all: true, filled: 0, cancelled: false });
+        world.receiver.post(id, 2, true);
+        world.pump_receiver().unwrap();
+    };
+    (0..4).for_each(|_| post(&mut world));
+    world.waiting = 100;
+    world.pump_sender().unwrap();
+    assert!(!world.sender.is_direct() && world.to_sender.len() == 4, "the first bytes cross the adverts");
+    for _ in 0..3 {
+        while world.deliver_to_sender().unwrap() {}
+        world.deliver_to_receiver().unwrap();
+        world.end_copy().unwrap();
+        while world.deliver_to_sender().unwrap() {}
+        while let Some(ToReceiver::Seen(_)) = world.to_receiver.front() {
+            world.deliver_to_receiver().unwrap();
+        }
+        while world.receives.len() < 4 {
+            post(&mut world);
+        }
+    }
+    while world.deliver_to_sender().unwrap() {}
+    assert!(world.sender.phase.is_multiple_of(2), "the bytes still go through the ring");
+}
+
 #[test]
 #[ignore = "minutes: two receives with cancels, four of both kinds with the end of the data"]
 fn more_receives_with_cancels() {

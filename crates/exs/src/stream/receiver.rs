@@ -344,7 +344,13 @@ impl Receiver {
 
     fn acknowledge(&mut self) -> Option<Action> {
         let late = self.used > 0 && self.receives.is_empty() && !self.told_late;
-        let Shape { ring, data, .. } = self.shape;
+        let Shape { ring, data, adverts, .. } = self.shape;
+        // An advert goes out when the sender has said that it is done with others, which it does by itself. An ACK
+        // before that would end its wait for one (see Hold): its next bytes would go into the ring, and make the advert
+        // void. This would go on for as long as both ends keep step.
+        if self.used == 0 && self.open == 0 && !self.receives.is_empty() && self.unseen >= adverts {
+            return None;
+        }
         // A sender that knows that this end is late, or has more to send, goes on by itself.
         let drained = self.used == 0 && self.freed > 0 && !self.told_late && !self.more;
         let due = drained || self.data >= data.div_ceil(2) || self.freed >= ring.div_ceil(2);
