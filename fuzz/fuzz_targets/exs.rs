@@ -128,7 +128,7 @@ fuzz_target!(|data: &[u8]| {
     let ours = Settings { kind, credits: 3, small, ring };
     // What the peer says of itself.
     let theirs = Settings { kind, credits: 2, small: 2 * small, ring: ring * 2 };
-    let mapped = kind == Kind::Stream && input.byte() & 1 == 1;
+    let mapped = input.byte() & 1 == 1;
     let mut hello = Hello { settings: theirs, ring: Remote { addr: 0, rkey: 0 }, windows: false, mapped }.emit();
     let at = usize::from(input.byte()) % 64;
     if let Some(byte) = hello.get_mut(at) {
@@ -183,7 +183,7 @@ fuzz_target!(|data: &[u8]| {
                 world.writes.pop_front();
                 connection.transfers_done(1);
             }
-            15 if kind == Kind::Stream => {
+            15 => {
                 if input.byte() & 1 == 1 { connection.look() } else { connection.stop_looking() }
             }
             14 => {
@@ -200,8 +200,13 @@ fuzz_target!(|data: &[u8]| {
                 let (more, seq) = (input.byte() & 1 == 1, bytes.wrapping_add(near));
                 let imm = Immediate { direct, released, more, seq }.emit();
                 let len = u32::from(input.byte() % 8);
-                let taken = if input.byte() & 1 == 0 {
+                let how = input.byte();
+                let taken = if kind == Kind::SeqPacket && how & 3 == 0 {
+                    connection.noticed(input.near(), len & 1)
+                } else if how & 1 == 0 {
                     connection.transferred(imm, len)
+                } else if how & 2 == 0 {
+                    connection.noticed(imm, len)
                 } else {
                     connection.arrived(0, &Message::Data { imm, len }.emit(), HEADER).map(drop)
                 };
@@ -227,7 +232,9 @@ fuzz_target!(|data: &[u8]| {
                 if input.byte() & 3 == 0 {
                     phase = phase.wrapping_add(2);
                 }
-                let message = match input.byte() % if kind == Kind::Stream { 19 } else { 8 } {
+                // Packets have the first eight, and the last three.
+                let all = input.byte() % if kind == Kind::Stream { 19 } else { 11 };
+                let message = match if kind == Kind::SeqPacket && all >= 8 { all + 8 } else { all } {
                     0 | 1 => Message::Advert { seq, addr: addr / 2, rkey: 1, len: len as u32, persistent },
                     2 => Message::Advert { seq, addr, rkey: 1, len: len as u32, persistent },
                     8 => Message::Room(ack),

@@ -1,5 +1,6 @@
 //! Extended sockets (`crates/exs`) between two processes, over the device.
 
+mod acks;
 mod common;
 mod credits;
 mod data;

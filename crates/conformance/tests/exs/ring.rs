@@ -87,3 +87,24 @@ fn so_many_rings_lie_in_memory_that_peers_map() {
     drop(socket);
     assert!(connect().0, "a place is free");
 }
+
+/// Packets have only places for notices there, and leave half of all to streams.
+#[test]
+fn packets_leave_half_of_the_places_to_streams() {
+    let exs = Exs::new(&library()).expect("a device");
+    let queue = exs.queue(64).expect("a queue");
+    let events = library().create_event_channel().expect("a channel");
+    let connect = |kind, count| {
+        let listener = exs.listen(local(), 64, Options::new(kind)).expect("an address");
+        let one = |_| {
+            listener.accept(&queue, 1).expect("a place");
+            let forger = Forger::ask(&events, listener.local_addr().expect("it is bound"), &hello(kind));
+            (forger.finish().mapped, forger, expect(&queue, EventKind::Accept, 1).socket.expect("a connection"))
+        };
+        (0..count).map(one).collect::<Vec<_>>()
+    };
+    let (packets, streams) = (connect(Kind::SeqPacket, 18), connect(Kind::Stream, 18));
+    for all in [packets, streams] {
+        assert_eq!(all.iter().map(|(mapped, ..)| usize::from(*mapped)).sum::<usize>(), 16);
+    }
+}

@@ -108,6 +108,8 @@ pub struct Connection {
     windows: bool,
     /// The peer's places for notices, and their ring.
     places: Option<(NoticePlaces, Remote)>,
+    /// They are enough for the notices that may be under way to the peer.
+    suffice: bool,
 }
 
 /// Call the same function of either kind.
@@ -137,8 +139,12 @@ impl Connection {
         let (pulse, last) = (Pulse::default(), Last::No);
         let Hello { windows, mapped, ring, settings } = theirs;
         let places = mapped.then(|| (NoticePlaces::new(settings.ring, settings.credits), ring));
+        // A notice of a stream holds a credit of both ends. An ACK takes in at least one advertisement, of which the
+        // peer has as many under way as this end has credits.
+        let enough = |(places, _): &(NoticePlaces, Remote)| places.count() >= ours.credits.into();
+        let suffice = ours.kind == Kind::Stream || places.as_ref().is_none_or(enough);
         let looking = Looking::default();
-        let connection = Connection { kind: ours.kind, end, pulse, last, looking, windows, places };
+        let connection = Connection { kind: ours.kind, end, pulse, last, looking, windows, places, suffice };
         (ours.kind == theirs.settings.kind).then_some(connection)
     }
 
@@ -164,9 +170,9 @@ impl Connection {
         self.places.is_some()
     }
 
-    /// The place for a notice with this number. `None`: the peer does not look at notices.
+    /// The place for a notice with this number. `None`: the peer does not look at notices, or has too few places.
     pub fn place_of_notice(&self, number: u32) -> Option<Remote> {
-        let (places, ring) = self.places.filter(|_| self.looking.peer)?;
+        let (places, ring) = self.places.filter(|_| self.looking.peer && self.suffice)?;
         // The end of the last one was checked when it came.
         Some(Remote { addr: ring.addr + places.of(number), ..ring })
     }
@@ -176,7 +182,7 @@ impl Connection {
         self.looking.may_begin() && self.dead().is_none()
     }
 
-    /// Tell the peer that this end looks at notices. It is one of a stream, whose ring peers map.
+    /// Tell the peer that this end looks at notices. It has places for them.
     pub fn look(&mut self) {
         let message = self.looking.begin();
         self.say(message);
@@ -355,8 +361,27 @@ impl Connection {
         Some(taken)
     }
 
-    /// Take the completion of a WRITE of the peer in, or a notice, with its immediate value and the number of bytes. An
-    /// error is a breach, as that of [`Connection::arrived`].
+    /// Take a notice in: the value of DATA and the number of bytes, or the number of an ACK and 0. An error is a
+    /// breach, as that of [`Connection::arrived`].
+    pub fn noticed(&mut self, value: u32, len: u32) -> Result<(), Reset> {
+        match &mut self.end {
+            End::Bytes(_) => self.transferred(value, len),
+            End::Packets(_) if len > 0 => Err(Reset::Protocol),
+            End::Packets(end) => {
+                self.pulse.hear();
+                // It is in no slot.
+                end.arrived(0, Message::Ack { seq: value }).map(drop)
+            }
+        }
+    }
+
+    /// True if a message since the last question has ended a send whose data the peer has READ.
+    pub fn was_read(&mut self) -> bool {
+        if let End::Packets(end) = &mut self.end { std::mem::take(&mut end.was_read) } else { false }
+    }
+
+    /// Take the completion of a WRITE of the peer in, with its immediate value and the number of bytes. An error is a
+    /// breach, as that of [`Connection::arrived`].
     pub fn transferred(&mut self, imm: u32, len: u32) -> Result<(), Reset> {
         self.pulse.hear();
         match &mut self.end {
@@ -462,3 +487,7 @@ impl Connection {
         of!(mut self, end => end.reset(why));
     }
 }
+
+#[cfg(test)]
+#[path = "connection_tests.rs"]
+mod tests;

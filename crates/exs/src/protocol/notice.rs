@@ -1,14 +1,14 @@
-//! Notices: words in memory to a receiver of a stream that looks at them, in place of DATA.
+//! Notices: words in memory to an end that looks at them, in place of the DATA of a stream and the ACKs of packets.
 //!
-//! A WRITE behind a SEND waits for the peer's answer, one behind a WRITE does not. So an end whose program looks again
-//! and again says that it looks at notices (LOOKS). The peer then WRITEs a [`Notice`] behind each long transfer, into
-//! places that this end has for them. Before its program sleeps, the end says so (SLEEPS). From then on the peer sends
-//! DATA, and its answer (SLEPT) is a message that wakes the program. Messages and notices are one sequence: each notice
-//! says how many messages are in front of it. So with SLEPT the end takes all notices that the peer has written, and
-//! none is lost.
+//! A WRITE or READ behind a SEND waits for the peer's answer, one behind a WRITE does not. So an end whose program
+//! looks again and again says that it looks at notices (LOOKS). The peer then WRITEs a [`Notice`] behind each long
+//! transfer, into places that this end has for them. Before its program sleeps, the end says so (SLEEPS). From then on
+//! the peer sends messages, and its answer (SLEPT) is one that wakes the program. Messages and notices are one
+//! sequence: each notice says how many messages are in front of it. So with SLEPT the end takes all notices that the
+//! peer has written, and none is lost.
 //!
 //! The peer may write anything into these places at any time. A notice counts if its sum is right, and then it is what
-//! DATA would be, with the same checks.
+//! the message would be, with the same checks.
 
 use super::table::Reset;
 use super::wire::{Message, be32, be64};
@@ -23,9 +23,9 @@ pub struct Notice {
     pub number: u32,
     /// Messages and WRITEs with immediate that its sender has sent before it.
     pub behind: u32,
-    /// See [`super::Immediate`].
+    /// See [`super::Immediate`]; the number of an ACK.
     pub imm: u32,
-    /// The number of bytes.
+    /// The number of bytes; 0 of an ACK.
     pub len: u32,
 }
 

@@ -124,6 +124,8 @@ pub(super) struct Packets {
     /// A persistent advertisement that the peer wants back, and from which a READ is under way.
     leaving: Option<u32>,
     peer_fin: bool,
+    /// An ACK has ended a send whose data the peer has READ.
+    pub(super) was_read: bool,
     dead: Option<Reset>,
     pub(super) outputs: VecDeque<Output>,
 }
@@ -153,6 +155,7 @@ impl Packets {
             in_flight: 0,
             leaving: None,
             peer_fin: false,
+            was_read: false,
             dead: None,
             outputs: VecDeque::new(),
         }
@@ -439,6 +442,7 @@ impl Packets {
                     return Err(Reset::Protocol);
                 }
                 send.ended = true;
+                self.was_read |= !send.small;
             }
         }
         self.end_sends();

@@ -5,15 +5,15 @@
 //! | byte | |
 //! |---|---|
 //! | 0-3 | magic, `exs!` |
-//! | 4 | version, 7 |
+//! | 4 | version, 8 |
 //! | 5 | kind: 1 SEQPACKET, 2 STREAM |
 //! | 6-7 | credits: advertisements and transfers that this end holds at a time, 1 to 1024 |
 //! | 8-11 | SEQPACKET: bytes of small data that this end takes in an advertisement, at most 65536 |
 //! | 12-15 | STREAM: bytes of the ring, 1 to 2^30 |
-//! | 16-23 | STREAM: address of the ring |
-//! | 24-27 | STREAM: key of the ring |
+//! | 16-23 | address of the ring; SEQPACKET: of the places for notices, or 0 |
+//! | 24-27 | its key; SEQPACKET: theirs, or 0 |
 //! | 28 | 1: the keys of advertisements and offers are those of windows of type 2; else 0 |
-//! | 29 | STREAM: 1: the ring lies in memory that peers of the host map, and places for notices behind it; else 0 |
+//! | 29 | 1: there are places for notices in memory that peers of the host map, and so is the ring; else 0 |
 //! | 30-31 | zero |
 //!
 //! A message is one SEND, or shares one with others. Its header has 32 bytes. Byte 0 is the type. SEQPACKET has:
@@ -55,17 +55,18 @@
 //! invalidate, with the offer's key, if the keys of its recipient are those of windows.
 //!
 //! LOOKS, 15, says that this end looks at notices, SLEEPS, 16, that it does no more, and SLEPT, 17, is the answer to
-//! SLEEPS. Bytes 1-31 of each are zero. Only an end with a ring that peers map sends LOOKS, and again only after
-//! SLEPT. Between LOOKS and SLEPT its peer may WRITE a notice in place of DATA. The places for notices begin at the
-//! next multiple of 32 bytes from the start of the ring behind its end. They are the least power of two that is not
-//! less than the credits of the end. A notice goes into the place of its number modulo their number:
+//! SLEEPS. Bytes 1-31 of each are zero. Only an end with places for notices sends LOOKS, and again only after SLEPT.
+//! Between LOOKS and SLEPT its peer may WRITE a notice in place of DATA (STREAM) or ACK (SEQPACKET). The places are the
+//! least power of two that is not less than the credits of the end. Those of a STREAM begin at the next multiple of 32
+//! bytes from the start of the ring behind its end. A SEQPACKET peer with more credits than there are places writes no
+//! notices. A notice goes into the place of its number modulo their number:
 //!
 //! | byte | |
 //! |---|---|
 //! | 0-3 | its number, from 1 on |
 //! | 4-7 | messages, SENDs that several share counted once, and WRITEs with immediate that the sender has sent before |
-//! | 8-11 | the value of DATA |
-//! | 12-15 | the length of the WRITE |
+//! | 8-11 | the value of DATA; SEQPACKET: bytes 4-7 of ACK |
+//! | 12-15 | the length of the WRITE; SEQPACKET: 0 |
 //! | 16-23 | the sum of bytes 0-15 ([`super::Notice`]) |
 //! | 24-31 | zero |
 //!
@@ -82,7 +83,7 @@ use super::table::Remote;
 use crate::stream::{Ack, LOW};
 
 /// Version of the protocol.
-pub const VERSION: u8 = 7;
+pub const VERSION: u8 = 8;
 /// Bytes of the private data.
 pub const HELLO: usize = 32;
 /// Bytes of a message's header.
@@ -129,11 +130,11 @@ pub struct Settings {
 pub struct Hello {
     /// The settings of this end.
     pub settings: Settings,
-    /// The place of its ring.
+    /// The place of its ring; of a SEQPACKET with `mapped`, of its places for notices.
     pub ring: Remote,
     /// Its keys are those of windows, which this peer may invalidate when it is done with them.
     pub windows: bool,
-    /// Its ring lies in memory that peers map, with places for notices behind it.
+    /// Its ring lies in memory that peers map, with places for notices behind it. A SEQPACKET has no ring before them.
     pub mapped: bool,
 }
 
@@ -161,11 +162,12 @@ impl Hello {
             out[8..12].copy_from_slice(&small.to_be_bytes());
         } else {
             out[12..16].copy_from_slice(&ring.to_be_bytes());
+        }
+        if kind == Kind::Stream || self.mapped {
             out[16..24].copy_from_slice(&self.ring.addr.to_be_bytes());
             out[24..28].copy_from_slice(&self.ring.rkey.to_be_bytes());
-            out[29] = self.mapped.into();
         }
-        out[28] = self.windows.into();
+        (out[28], out[29]) = (self.windows.into(), self.mapped.into());
         out
     }
 
@@ -193,8 +195,11 @@ impl Hello {
             mapped: hello[29] == 1,
         };
         let end = if hello.mapped { NoticePlaces::new(ring, credits).end() } else { ring.into() };
-        let has_ring = (1..=MAX_RING).contains(&ring) && hello.ring.addr.checked_add(end).is_some();
-        let sound = (1..=MAX_CREDITS).contains(&credits) && small <= MAX_SMALL && (kind == Kind::SeqPacket || has_ring);
+        let has_ring = kind == Kind::SeqPacket && ring == 0 || kind == Kind::Stream && (1..=MAX_RING).contains(&ring);
+        let sound = has_ring
+            && (1..=MAX_CREDITS).contains(&credits)
+            && small <= MAX_SMALL
+            && hello.ring.addr.checked_add(end).is_some();
         // What the kind does not have is zero.
         if !sound || bytes[..HELLO] != hello.emit() || rest.iter().any(|byte| *byte != 0) {
             return Err(HelloError::Content);

@@ -18,14 +18,17 @@ const PACKETS: Hello = Hello {
 
 #[test]
 fn a_greeting_has_its_bytes() {
-    let bytes = *b"exs!\x07\x02\x01\x02\0\0\0\0\0\0\x80\0\x11\x22\x33\x44\x55\x66\x77\x88\xa1\xa2\xa3\xa4\x01\x01\0\0";
+    let bytes = *b"exs!\x08\x02\x01\x02\0\0\0\0\0\0\x80\0\x11\x22\x33\x44\x55\x66\x77\x88\xa1\xa2\xa3\xa4\x01\x01\0\0";
     assert_eq!(STREAM.emit(), bytes);
     assert_eq!(Hello::parse(&bytes), Ok(STREAM));
     // librdmacm hands out more than was sent (rdma_get_cm_event(3)).
     assert_eq!(Hello::parse(&[&bytes[..], &[0; 24]].concat()), Ok(STREAM));
-    let bytes = [&b"exs!\x07\x01\0\x03\0\0\x80\0"[..], &[0; 20]].concat();
+    let bytes = [&b"exs!\x08\x01\0\x03\0\0\x80\0"[..], &[0; 20]].concat();
     assert_eq!(PACKETS.emit(), bytes[..]);
     assert_eq!(Hello::parse(&bytes), Ok(PACKETS));
+    let places = Hello { ring: STREAM.ring, mapped: true, ..PACKETS };
+    let bytes = *b"exs!\x08\x01\0\x03\0\0\x80\0\0\0\0\0\x11\x22\x33\x44\x55\x66\x77\x88\xa1\xa2\xa3\xa4\0\x01\0\0";
+    assert_eq!((places.emit(), Hello::parse(&bytes)), (bytes, Ok(places)));
 }
 
 #[test]
@@ -47,6 +50,7 @@ fn other_greetings_are_refused() {
         "version 4 had an ACK for each SMALL, and did not say what its keys are"
     );
     assert_eq!(with(PACKETS, 4, 5), Err(HelloError::Version(5)), "version 5 did not say that more follows");
+    assert_eq!(with(PACKETS, 4, 7), Err(HelloError::Version(7)), "version 7 had no notices of packets");
     // Version 1 had 16 bytes.
     assert_eq!(Hello::parse(b"exs!\x01\x02\x01\x02\0\0\x80\0\0\0\0\0"), Err(HelloError::Version(1)));
     for (at, byte) in [(5, 0), (5, 3), (6, 0xff), (8, 1), (11, 1), (12, 0x80), (28, 2), (29, 2), (30, 1), (31, 1)] {
@@ -59,6 +63,14 @@ fn other_greetings_are_refused() {
     assert_eq!(Hello::parse(&none.emit()), Err(HelloError::Content), "a stream has a ring");
     let wraps = Hello { ring: Remote { addr: u64::MAX - 5, rkey: 0 }, ..STREAM };
     assert_eq!(Hello::parse(&wraps.emit()), Err(HelloError::Content), "a ring behind the last address");
+    // Three credits are four places of 32 bytes.
+    let places = |addr| Hello { ring: Remote { addr, rkey: 1 }, mapped: true, ..PACKETS };
+    assert_eq!(Hello::parse(&places(u64::MAX - 128).emit()), Ok(places(u64::MAX - 128)));
+    assert_eq!(
+        Hello::parse(&places(u64::MAX - 127).emit()),
+        Err(HelloError::Content),
+        "places behind the last address"
+    );
 }
 
 #[test]

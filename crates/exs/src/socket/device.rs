@@ -20,7 +20,7 @@ pub(super) struct Device {
     /// It is an adapter of iWARP: there is no WRITE with an immediate value (RFC 5040, section 5.1), and ESTABLISHED
     /// brings the reply to the active side.
     pub iwarp: bool,
-    /// Held once by this device, and once by each end whose ring peers are to map.
+    /// Held once by this device, and once by each end whose ring, or places for notices, peers are to map.
     rings: Arc<()>,
 }
 
@@ -41,9 +41,11 @@ impl Device {
         Ok(Device { context, pd, completions, windows, vanishing: library.is_softrnic(), iwarp, rings: Arc::default() })
     }
 
-    /// A place among the rings that peers map. None: there is none, or no peer could map any.
-    pub fn ring_place(&self) -> Option<Arc<()>> {
-        (!self.iwarp && Arc::strong_count(&self.rings) <= RINGS).then(|| self.rings.clone())
+    /// A place among the rings that peers map. `packets`: it is for notices alone, which leave half of all to streams.
+    /// None: there is none, or no peer could map any.
+    pub fn ring_place(&self, packets: bool) -> Option<Arc<()>> {
+        let most = if packets { RINGS / 2 } else { RINGS };
+        (!self.iwarp && Arc::strong_count(&self.rings) <= most).then(|| self.rings.clone())
     }
 
     /// Check that a connection goes over this device. ENODEV: it goes over another one.

@@ -110,7 +110,7 @@ pub(super) struct End {
     /// See [`End::ask_for_all`].
     asks: bool,
     slots: Arc<Mr>,
-    /// The ring of a stream.
+    /// The ring of a stream, with the places for notices behind it if peers map it; of packets, those places.
     ring: Option<Arc<Mr>>,
     /// It counts among the rings that peers map.
     _mapped: Option<Arc<()>>,
@@ -189,18 +189,18 @@ impl End {
         let made = make(small).or_else(|_| make(INLINE)).or_else(|_| make(HEADER));
         let (qp, inline) = made.or_else(|_| make(0))?;
         let stream = settings.kind == Kind::Stream;
-        id.init_qp(&qp, if stream { Access::REMOTE_WRITE } else { Access::REMOTE_READ })?;
+        let mapped = device.ring_place(!stream);
+        let writes = if stream || mapped.is_some() { Access::REMOTE_WRITE } else { Access::default() };
+        id.init_qp(&qp, if stream { writes } else { writes | Access::REMOTE_READ })?;
         let slot = (HEADER + settings.small as usize).max(ROW);
         let behind = NoticePlaces::new(settings.ring, settings.credits);
         let from = receive_slots * slot + sends * HEADER;
-        let written = if stream { behind.count() as usize * NOTICE } else { 0 };
-        let slots = device.pd.reg_mr(from + written, Access::LOCAL_WRITE)?;
-        let mapped = stream.then(|| device.ring_place()).flatten();
+        let slots = device.pd.reg_mr(from + behind.count() as usize * NOTICE, Access::LOCAL_WRITE)?;
         let (len, access) = (settings.ring as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
         let pd = &device.pd;
         let with_places = || pd.reg_mr_mapped(behind.end() as usize, access);
         let ring = || if mapped.is_some() { with_places() } else { pd.reg_mr(len, access) };
-        let ring = stream.then(ring).transpose()?;
+        let ring = (stream || mapped.is_some()).then(ring).transpose()?;
         let notices = Notices::new(ring.as_deref().filter(|ring| ring.is_mapped()), behind, from);
         let keys = Keys::new(device.windows.then(|| device.pd.clone()));
         let end = End {
@@ -450,9 +450,6 @@ impl End {
                 }
                 let mut header = [0; HEADER];
                 self.slots.read(slot as usize * self.slot, &mut header);
-                if Message::is_data(&header) {
-                    self.notices.long_came();
-                }
                 if len as usize > HEADER && Message::may_share(&header) {
                     let mut row = [0; ROW];
                     let bytes = row.get_mut(..len as usize).ok_or(Reset::Protocol)?;
@@ -461,6 +458,9 @@ impl End {
                     self.post_receive(slot as u32).map_err(|_| Reset::Peer)?;
                 } else if !protocol.arrived(slot as u32, &header, len as usize)? {
                     self.post_receive(slot as u32).map_err(|_| Reset::Peer)?;
+                }
+                if Message::is_data(&header) || self.protocol.as_mut().is_some_and(Connection::was_read) {
+                    self.notices.long_came();
                 }
             }
             _ => {}
@@ -520,6 +520,7 @@ impl End {
     fn act_one(&mut self, output: Output) -> rdma::Result<()> {
         match output {
             Output::Send(message, buffer) => self.send_message(message, buffer),
+            Output::End(Message::Ack { seq }, _) if self.peer_looks() => self.notify_ack(seq),
             Output::End(message, key) => {
                 self.send_row()?;
                 let op = self.ending(Some(key));

@@ -1,4 +1,5 @@
-//! Notices of long transfers: see `protocol/notice.rs`. Here they are written, and found in the memory behind the ring.
+//! Notices of long transfers: see `protocol/notice.rs`. Here they are written, and found in the memory behind the ring,
+//! or in that which packets have for them.
 
 use rdma::{Data, Mr, SendOp};
 
@@ -25,7 +26,7 @@ pub(super) struct Notices {
 }
 
 impl Notices {
-    /// For an end with this ring, if peers map it.
+    /// For an end with this ring, if peers map it. Packets have an empty one.
     pub fn new(ring: Option<&Mr>, places: NoticePlaces, from: usize) -> Notices {
         let count = places.count();
         let places = ring.map(|ring| {
@@ -97,6 +98,16 @@ impl End {
         self.write_notices(first, len)
     }
 
+    /// WRITE an ACK as a notice, behind the READs that it is about. The key that the peer has given stays valid: its
+    /// owner takes it back.
+    pub(super) fn notify_ack(&mut self, seq: u32) -> rdma::Result<()> {
+        let number = self.notices.written.wrapping_add(1);
+        self.notices.written = number;
+        let notice = Notice { number, behind: self.notices.sent, imm: seq, len: 0 }.emit();
+        self.slots.write(self.notices.at(number), &notice);
+        self.write_notices(number, NOTICE)
+    }
+
     /// WRITE so many bytes of notices, from this one on.
     fn write_notices(&mut self, first: u32, len: usize) -> rdma::Result<()> {
         let place = self.protocol.as_ref().and_then(|protocol| protocol.place_of_notice(first));
@@ -125,7 +136,7 @@ impl End {
             let Some(Notice { number, imm, len, .. }) = self.notice() else { break };
             self.notices.taken = number;
             if let Some(protocol) = &mut self.protocol {
-                protocol.transferred(imm, len)?;
+                protocol.noticed(imm, len)?;
             }
         }
         Ok(())

@@ -20,6 +20,7 @@ impl End {
         let at = slot as usize * self.slot;
         let header: [u8; HEADER] = self.slots.read_array(at);
         let Some(taken) = protocol.take_at_once(&header, wc.byte_len() as usize) else { return false };
+        self.notices.heard();
         let ended = self.taken(at, taken, taker);
         self.free(slot as u32);
         if let Err(why) = ended {
