@@ -8,7 +8,9 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
-use exs::protocol::{Buffer, Connection, HEADER, Hello, Immediate, Kind, Message, Op, Output, Remote, Reset, Settings};
+use exs::protocol::{
+    Buffer, Connection, HEADER, Hello, Immediate, Kind, Message, NoticePlaces, Op, Output, Remote, Reset, Settings,
+};
 use exs::stream::Ack;
 use libfuzzer_sys::fuzz_target;
 
@@ -144,7 +146,9 @@ fuzz_target!(|data: &[u8]| {
     let (mut op, mut slot) = (0, 0);
     while !input.0.is_empty() && !world.reset {
         if let Some(place) = connection.place_of_notice(op as u32) {
-            assert!(theirs.mapped && theirs.ring.addr.checked_add(u64::from(theirs.settings.ring)) <= Some(place.addr));
+            let Settings { ring, credits, .. } = theirs.settings;
+            let end = theirs.ring.addr + NoticePlaces::new(ring, credits).end();
+            assert!(theirs.mapped && theirs.ring.addr + u64::from(ring) <= place.addr && place.addr + 32 <= end);
         }
         op += 1;
         let len = u64::from(input.near() % 64);

@@ -8,9 +8,9 @@
 //! Room for messages. The peer has one receive posted for everything that this end may send, so the wire never has to
 //! wait for one. SEQPACKET: as many advertisements as the peer gives credits, an ACK for each advertisement that the
 //! peer has outstanding, one WITHDRAW, one WITHDRAWN, one FIN. STREAM: transfers and offers by the credits, the ROOMs
-//! that may be under way for them ([`crate::stream::acks`]), two SEEN, one RETRACT, one RETRACTED, one FIN. Both:
-//! one PING, one PONG. The slot of SMALL stays in use until its data are consumed; every other slot is posted again
-//! before anything else is done.
+//! that may be under way for them ([`crate::stream::acks`]), two SEEN, one RETRACT, one RETRACTED, one FIN. Both: one
+//! PING, one PONG, one LOOKS, one SLEEPS, one SLEPT. The slot of SMALL stays in use until its data are consumed; every
+//! other slot is posted again before anything else is done.
 
 use std::time::Duration;
 
@@ -108,8 +108,6 @@ pub struct Connection {
     windows: bool,
     /// The peer's places for notices, and their ring.
     places: Option<(NoticePlaces, Remote)>,
-    /// They are enough for the notices that may be under way to the peer.
-    suffice: bool,
 }
 
 /// Call the same function of either kind.
@@ -132,27 +130,24 @@ impl Connection {
     /// An end whose peer says `theirs`. `reads` READs may be outstanding, at least 1, and `places` operations pending
     /// in each direction. `None`: the two kinds differ.
     pub fn new(ours: Settings, theirs: Hello, reads: usize, places: usize) -> Option<Connection> {
-        let end = match ours.kind {
-            Kind::SeqPacket => End::Packets(Packets::new(ours, theirs.settings, reads, places)),
-            Kind::Stream => End::Bytes(Bytes::new(ours, theirs, places)),
-        };
-        let (pulse, last) = (Pulse::default(), Last::No);
         let Hello { windows, mapped, ring, settings } = theirs;
-        let places = mapped.then(|| (NoticePlaces::new(settings.ring, settings.credits), ring));
-        // A notice of a stream holds a credit of both ends. An ACK takes in at least one advertisement, of which the
-        // peer has as many under way as this end has credits.
-        let enough = |(places, _): &(NoticePlaces, Remote)| places.count() >= ours.credits.into();
-        let suffice = ours.kind == Kind::Stream || places.as_ref().is_none_or(enough);
-        let looking = Looking::default();
-        let connection = Connection { kind: ours.kind, end, pulse, last, looking, windows, places, suffice };
-        (ours.kind == theirs.settings.kind).then_some(connection)
+        let notice_places = mapped.then(|| (NoticePlaces::new(settings.ring, settings.credits), ring));
+        // This end has posted receives for the answers to that many. The peer's places are as many as it says.
+        let settings = Settings { credits: settings.credits.min(ours.credits), ..settings };
+        let end = match ours.kind {
+            Kind::SeqPacket => End::Packets(Packets::new(ours, settings, reads, places)),
+            Kind::Stream => End::Bytes(Bytes::new(ours, Hello { settings, ..theirs }, places)),
+        };
+        let (pulse, last, looking) = (Pulse::default(), Last::No, Looking::default());
+        let connection = Connection { kind: ours.kind, end, pulse, last, looking, windows, places: notice_places };
+        (ours.kind == settings.kind).then_some(connection)
     }
 
     /// Receives that an end posts before it is connected, and keeps posted: see the module.
     pub fn slots(ours: &Settings, theirs_credits: u16) -> u32 {
         let (ours_credits, theirs) = (u32::from(ours.credits), u32::from(theirs_credits));
         match ours.kind {
-            Kind::SeqPacket => ours_credits + theirs + 5,
+            Kind::SeqPacket => ours_credits + theirs + 8,
             Kind::Stream => {
                 let credits = ours_credits.min(theirs);
                 2 * credits + acks(credits) + 10
@@ -170,11 +165,17 @@ impl Connection {
         self.places.is_some()
     }
 
-    /// The place for a notice with this number. `None`: the peer does not look at notices, or has too few places.
+    /// The place for a notice with this number. `None`: the peer does not look at notices.
     pub fn place_of_notice(&self, number: u32) -> Option<Remote> {
-        let (places, ring) = self.places.filter(|_| self.looking.peer && self.suffice)?;
+        let (places, ring) = self.places.filter(|_| self.looking.peer)?;
         // The end of the last one was checked when it came.
         Some(Remote { addr: ring.addr + places.of(number), ..ring })
+    }
+
+    /// True if the peer may write notices: from LOOKS to SLEPT.
+    #[inline(always)]
+    pub fn looks(&self) -> bool {
+        !self.looking.may_begin()
     }
 
     /// True if [`Connection::look`] would say something.

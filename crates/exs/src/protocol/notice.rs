@@ -66,8 +66,9 @@ pub struct NoticePlaces {
 }
 
 impl NoticePlaces {
-    /// Those of an end with this ring, and so many credits. A notice holds a credit until its receiver has given it
-    /// back, so its place is free when the next one goes there.
+    /// Those of an end with this ring, and so many credits. A notice of a stream holds a credit until its receiver has
+    /// given it back. That of an ACK is about an advertisement, or several, whose sender has no more under way than
+    /// it has credits, until it has taken the notice. So its place is free when the next one goes there.
     pub fn new(ring: u32, credits: u16) -> NoticePlaces {
         NoticePlaces {
             start: u64::from(ring).next_multiple_of(NOTICE as u64),

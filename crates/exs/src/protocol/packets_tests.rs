@@ -541,8 +541,8 @@ fn every_slot_can_be_needed() {
     connection.reads_done(1);
     arrive(&mut connection, 0, &Message::Withdraw { seq: 0 }.emit()).expect("a WITHDRAW");
     let sent = messages(&mut connection);
-    // Besides PING and PONG.
-    assert_eq!(sent.len() as u32 + 2, crate::protocol::Connection::slots(&settings, settings.credits), "{sent:?}");
+    // Besides PING, PONG, LOOKS, SLEEPS and SLEPT.
+    assert_eq!(sent.len() as u32 + 5, crate::protocol::Connection::slots(&settings, settings.credits), "{sent:?}");
 }
 
 #[test]

@@ -13,7 +13,7 @@
 //! | 16-23 | address of the ring; SEQPACKET: of the places for notices, or 0 |
 //! | 24-27 | its key; SEQPACKET: theirs, or 0 |
 //! | 28 | 1: the keys of advertisements and offers are those of windows of type 2; else 0 |
-//! | 29 | 1: there are places for notices in memory that peers of the host map, and so is the ring; else 0 |
+//! | 29 | 1: there are places for notices in memory that peers of the host map, where a STREAM has its ring; else 0 |
 //! | 30-31 | zero |
 //!
 //! A message is one SEND, or shares one with others. Its header has 32 bytes. Byte 0 is the type. SEQPACKET has:
@@ -57,9 +57,9 @@
 //! LOOKS, 15, says that this end looks at notices, SLEEPS, 16, that it does no more, and SLEPT, 17, is the answer to
 //! SLEEPS. Bytes 1-31 of each are zero. Only an end with places for notices sends LOOKS, and again only after SLEPT.
 //! Between LOOKS and SLEPT its peer may WRITE a notice in place of DATA (STREAM) or ACK (SEQPACKET). The places are the
-//! least power of two that is not less than the credits of the end. Those of a STREAM begin at the next multiple of 32
-//! bytes from the start of the ring behind its end. A SEQPACKET peer with more credits than there are places writes no
-//! notices. A notice goes into the place of its number modulo their number:
+//! least power of two that is not less than the credits that the end has told. Those of a STREAM begin at the next
+//! multiple of 32 bytes from the start of the ring behind its end. An end has no more transfers or advertisements under
+//! way than either end has credits, so they are enough. A notice goes into the place of its number modulo their number:
 //!
 //! | byte | |
 //! |---|---|

@@ -189,19 +189,15 @@ impl End {
         let made = make(small).or_else(|_| make(INLINE)).or_else(|_| make(HEADER));
         let (qp, inline) = made.or_else(|_| make(0))?;
         let stream = settings.kind == Kind::Stream;
-        let mapped = device.ring_place(!stream);
-        let writes = if stream || mapped.is_some() { Access::REMOTE_WRITE } else { Access::default() };
-        id.init_qp(&qp, if stream { writes } else { writes | Access::REMOTE_READ })?;
         let slot = (HEADER + settings.small as usize).max(ROW);
         let behind = NoticePlaces::new(settings.ring, settings.credits);
         let from = receive_slots * slot + sends * HEADER;
         let slots = device.pd.reg_mr(from + behind.count() as usize * NOTICE, Access::LOCAL_WRITE)?;
-        let (len, access) = (settings.ring as usize, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
-        let pd = &device.pd;
-        let with_places = || pd.reg_mr_mapped(behind.end() as usize, access);
-        let ring = || if mapped.is_some() { with_places() } else { pd.reg_mr(len, access) };
-        let ring = (stream || mapped.is_some()).then(ring).transpose()?;
+        let (ring, mapped) = notice::ring(device, &settings, &behind)?;
         let notices = Notices::new(ring.as_deref().filter(|ring| ring.is_mapped()), behind, from);
+        // A key of a whole region permits both (docs/exs.md), and packets are READ.
+        let writes = if ring.is_some() { Access::REMOTE_WRITE } else { Access::default() };
+        id.init_qp(&qp, if stream { writes } else { writes | Access::REMOTE_READ })?;
         let keys = Keys::new(device.windows.then(|| device.pd.clone()));
         let end = End {
             qp,

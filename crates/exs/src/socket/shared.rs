@@ -585,10 +585,7 @@ impl Shared {
 /// The protocol and the parameters of a connection, by what the peer says in its request or its answer. `None`: it is
 /// no EXS of this version, or cannot be read from.
 fn settings(event: &CmEvent, options: &Options) -> Option<(Connection, CmParam<'static>)> {
-    let mut theirs = Hello::parse(&event.private_data).ok()?;
-    let ours = options.settings();
-    // This end has posted receives for the answers to that many.
-    theirs.settings.credits = theirs.settings.credits.min(ours.credits);
+    let (ours, theirs) = (options.settings(), Hello::parse(&event.private_data).ok()?);
     let initiator_depth = options.reads.min(event.initiator_depth);
     let responder_resources = options.reads.min(event.responder_resources);
     if initiator_depth == 0 || responder_resources == 0 {

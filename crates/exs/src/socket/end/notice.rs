@@ -1,10 +1,13 @@
 //! Notices of long transfers: see `protocol/notice.rs`. Here they are written, and found in the memory behind the ring,
 //! or in that which packets have for them.
 
-use rdma::{Data, Mr, SendOp};
+use std::sync::Arc;
 
+use rdma::{Access, Data, Mr, SendOp};
+
+use super::super::device::Device;
 use super::{End, NO_SLOT, SEND};
-use crate::protocol::{Connection, Message, NOTICE, Notice, NoticePlaces, Remote, Reset, TOGETHER};
+use crate::protocol::{Connection, Kind, Message, NOTICE, Notice, NoticePlaces, Remote, Reset, Settings, TOGETHER};
 
 /// What an end counts for notices in both directions.
 pub(super) struct Notices {
@@ -23,6 +26,23 @@ pub(super) struct Notices {
     /// The place of those that this end writes, in the memory of its slots, and how many there are room for.
     from: usize,
     count: u32,
+}
+
+/// A ring, and its count.
+type Ring = (Option<Arc<Mr>>, Option<Arc<()>>);
+
+/// The ring of a stream, or an empty one of packets, with places for notices behind it if peers map it; then it counts
+/// among the rings that peers map.
+pub(super) fn ring(device: &Device, settings: &Settings, places: &NoticePlaces) -> rdma::Result<Ring> {
+    let (pd, access) = (&device.pd, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    let stream = settings.kind == Kind::Stream;
+    let Some(mapped) = device.ring_place(!stream) else {
+        return Ok((stream.then(|| pd.reg_mr(settings.ring as usize, access)).transpose()?, None));
+    };
+    let ring = pd.reg_mr_mapped(places.end() as usize, access)?;
+    // Other memory is of no use to packets.
+    let is_mapped = ring.is_mapped();
+    Ok(((stream || is_mapped).then_some(ring), is_mapped.then_some(mapped)))
 }
 
 impl Notices {
@@ -85,8 +105,7 @@ impl End {
             let Message::Data { imm, len: bytes } = word else { continue };
             let number = self.notices.written.wrapping_add(1);
             self.notices.written = number;
-            if self.notices.at(number) == self.notices.from && len > 0 {
-                // The places begin again.
+            if len > 0 && self.begins_again(number) {
                 self.write_notices(first, len)?;
                 (first, len) = (number, 0);
             }
@@ -96,6 +115,12 @@ impl End {
             len += NOTICE;
         }
         self.write_notices(first, len)
+    }
+
+    /// True if the place of a notice is the first one, among those of this end or of the peer, which may be fewer.
+    fn begins_again(&self, number: u32) -> bool {
+        let place = |number| self.protocol.as_ref().and_then(|protocol| protocol.place_of_notice(number));
+        self.notices.at(number) == self.notices.from || place(number) == place(0)
     }
 
     /// WRITE an ACK as a notice, behind the READs that it is about. The key that the peer has given stays valid: its
@@ -119,7 +144,7 @@ impl End {
     }
 
     /// The next notice, if its turn has come.
-    fn notice(&self) -> Option<Notice> {
+    pub(super) fn notice(&self) -> Option<Notice> {
         let (Some(places), Some(ring)) = (&self.notices.places, &self.ring) else { return None };
         let number = self.notices.taken.wrapping_add(1);
         let mut bytes = [0; NOTICE];

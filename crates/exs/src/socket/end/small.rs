@@ -4,7 +4,7 @@ use rdma::{Errno, Status, Wc};
 
 use super::super::queue::{Event, Taker};
 use super::{End, Leaving, Operation, RECEIVE};
-use crate::protocol::{HEADER, Reset, Taken};
+use crate::protocol::{Connection, HEADER, Reset, Taken};
 
 impl End {
     /// Take a completion in if its message needs nothing but the next receive, and nothing is in front of it. False:
@@ -14,6 +14,10 @@ impl End {
         // SMALL comes by a plain SEND. A completion in error has no length.
         let slot = wc.wr_id() ^ RECEIVE;
         if slot > u64::from(u32::MAX) || wc.status() != Status::SUCCESS || !wc.flags().is_empty() {
+            return false;
+        }
+        // Notices in front of it are taken in first.
+        if self.protocol.as_ref().is_some_and(Connection::looks) && self.notice().is_some() {
             return false;
         }
         let Some(protocol) = &mut self.protocol else { return false };
