@@ -11,6 +11,7 @@ mod invalidate;
 mod keys;
 mod many;
 mod notices;
+mod packets;
 mod ring;
 mod soak;
 mod waits;
