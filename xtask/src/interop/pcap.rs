@@ -114,7 +114,7 @@ fn cases(sandbox: &Sandbox) -> Vec<Pair> {
     cases
 }
 
-/// True if Wireshark finds nothing to remark on as it is installed: the payload is the same each time. perftest fills
+/// True if Wireshark finds nothing to remark on as it is installed: no payload of the program is random. perftest fills
 /// its memory with random bytes, and only the packets of atomic operations have no payload.
 fn guesses(pair: &Pair) -> bool {
     !pair.program.starts_with("ib_") || pair.program.contains("atomic")

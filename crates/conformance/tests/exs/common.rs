@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use conformance::{PATIENCE, Remote, Wire, library};
 use exs::protocol::Kind;
 use exs::socket::{Event, EventKind, Exs, Memory, Options, Queue, Socket};
+use rdma::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 /// Receives that the other process has posted, and the bytes of each.
@@ -133,6 +134,20 @@ impl Talk {
         assert_eq!(expect(&queue, EventKind::Connect, 7).result, Ok(0));
         let memory = exs.memory(4 * SLOT).expect("memory");
         Talk { socket, queue, memory, exs, remote }
+    }
+
+    /// End the data, take the ends of so many operations that are pending, close. The peer's end ends the receives.
+    pub fn finish_with(&self, mut pending: usize) {
+        self.socket.shutdown().expect("it is connected");
+        while pending > 0 {
+            for event in some(&self.queue, 16) {
+                let cancelled = event.result == Err(Errno(libc::ECANCELED));
+                assert!(event.result.is_ok() || cancelled, "{event:?}");
+                pending -= 1;
+            }
+        }
+        self.socket.close(&self.queue, 99).expect("close");
+        expect(&self.queue, EventKind::Close, 99);
     }
 
     /// End the data, see the peer's end, close.

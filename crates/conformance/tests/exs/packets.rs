@@ -116,20 +116,8 @@ fn soak(total: usize, seed: u64) {
     }
     assert!(soak.cancelled.iter().all(|count| *count > 0), "{:?}", soak.cancelled);
     println!("{} packets, {:?} cancelled", soak.got, soak.cancelled);
-    // The receives that wait end with the peer's data.
-    let Talk { socket, queue, .. } = &soak.talk;
-    queue.set_waiting(WaitMode::Adaptive);
-    socket.shutdown().expect("it is connected");
-    let mut pending = 2 * DEEP - soak.sends.len() - soak.receives.len();
-    while pending > 0 {
-        for event in some(queue, 16) {
-            let cancelled = event.result == Err(Errno(libc::ECANCELED));
-            assert!(event.result.is_ok() || cancelled, "{event:?}");
-            pending -= 1;
-        }
-    }
-    socket.close(queue, 99).expect("close");
-    assert_eq!(some(queue, 1)[0].kind, EventKind::Close);
+    soak.talk.queue.set_waiting(WaitMode::Adaptive);
+    soak.talk.finish_with(2 * DEEP - soak.sends.len() - soak.receives.len());
     assert!(soak.talk.remote.ended_well(), "the other process failed");
 }
 

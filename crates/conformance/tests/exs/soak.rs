@@ -7,7 +7,7 @@ use exs::protocol::Kind;
 use exs::socket::{Event, EventKind};
 use rdma::Errno;
 
-use super::common::{Talk, expect, some};
+use super::common::{Talk, some};
 
 const PIECE: usize = 64 << 10;
 const DEEP: usize = 8;
@@ -141,19 +141,7 @@ fn soak(total: usize, long: bool) {
     assert!(ways.direct > 0 && (ways.indirect > 0 || long), "{ways:?}");
     assert!(soak.cancelled.iter().all(|count| (*count > 0) != long), "{:?}", soak.cancelled);
     println!("{ways:?}, {:?} cancelled", soak.cancelled);
-    // The peer's end ends the receives that wait.
-    let Talk { socket, queue, .. } = &soak.talk;
-    socket.shutdown().expect("it is connected");
-    let mut pending = 2 * DEEP - soak.sends.len() - soak.receives.len();
-    while pending > 0 {
-        for event in some(queue, 16) {
-            let cancelled = event.result == Err(Errno(libc::ECANCELED));
-            assert!(event.result.is_ok() || cancelled, "{event:?}");
-            pending -= 1;
-        }
-    }
-    socket.close(queue, 99).expect("close");
-    expect(queue, EventKind::Close, 99);
+    soak.talk.finish_with(2 * DEEP - soak.sends.len() - soak.receives.len());
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! An end of a connection of kind SEQPACKET.
 //!
 //! The surroundings call [`Packets::send`], [`Packets::receive`], [`Packets::cancel`] and
-//! [`Packets::shutdown`] for the program, [`Packets::arrived`], [`Packets::read_done`], [`Packets::small_done`] and
-//! [`Packets::reset`] for the wire, and do what [`Packets::poll`] says, in that order.
+//! [`Packets::shutdown`] for the program, [`Packets::arrived`], [`Packets::reads_done`], [`Packets::small_done`] and
+//! [`Packets::reset`] for the wire, and do what `outputs` says, in that order.
 //!
 //! The send of a SMALL ends when the device has taken the data. So its ACK gives a credit back and nothing else, and
 //! one ACK is enough for several. It goes out when more than half of the credits are to be given back, or when the
@@ -10,8 +10,9 @@
 //!
 //! Room for messages. The peer has one receive posted for everything that this end may send, so the wire never has to
 //! wait for one: as many advertisements as the peer gives credits, an ACK for each advertisement that the peer has
-//! outstanding, one WITHDRAW, one WITHDRAWN, one FIN ([`Packets::slots`]). The slot of SMALL stays in use until its
-//! data are consumed; every other slot is posted again before anything else is done.
+//! outstanding, one WITHDRAW, one WITHDRAWN, one FIN, and the messages of both kinds
+//! ([`super::Connection::slots`]). The slot of SMALL stays in use until its data are consumed; every other slot is
+//! posted again before anything else is done.
 
 mod small;
 mod withdraw;

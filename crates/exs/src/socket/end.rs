@@ -195,7 +195,8 @@ impl End {
         let slots = device.pd.reg_mr(from + behind.count() as usize * NOTICE, Access::LOCAL_WRITE)?;
         let (ring, mapped) = notice::ring(device, &settings, &behind)?;
         let notices = Notices::new(ring.as_deref().filter(|ring| ring.is_mapped()), behind, from);
-        // A key of a whole region permits both (docs/exs.md), and packets are READ.
+        // Packets are READ. WRITE is permitted only with places for notices: on a device without windows, a peer has
+        // the keys of whole regions, which permit both (docs/exs.md).
         let writes = if ring.is_some() { Access::REMOTE_WRITE } else { Access::default() };
         id.init_qp(&qp, if stream { writes } else { writes | Access::REMOTE_READ })?;
         let keys = Keys::new(device.windows.then(|| device.pd.clone()));

@@ -488,6 +488,16 @@ fn transfers_into_the_ring_say_that_more_follow() {
     }
 }
 
+/// As sockets have them: as many adverts as transfers, down to one.
+#[test]
+fn one_credit_or_two_are_enough() {
+    for credits in [1, 2] {
+        let shape = Shape { data: credits, adverts: credits, ..shape(None) };
+        let states = holds(SMALL, shape);
+        assert!(states > 50_000, "{states} states with {credits}");
+    }
+}
+
 #[test]
 fn numbers_wrap() {
     // Not counted from the next byte: every number and every phase comes at every place.
