@@ -34,25 +34,29 @@ fn put(field: &mut [c_char], text: &str) {
 /// The structure of a device. It is never freed: programs keep the pointer beyond `ibv_free_device_list`.
 pub fn device(kind: Device) -> *mut ibv_device {
     static DEVICES: [OnceLock<usize>; 2] = [OnceLock::new(), OnceLock::new()];
-    *DEVICES[usize::from(kind.is_iwarp())].get_or_init(|| {
-        let mut c = ibv_device::zeroed();
-        c._ops._dummy1 = Some(no_open);
-        c._ops._dummy2 = Some(no_close);
-        (c.node_type, c.transport_type) = match kind {
-            Device::Roce => (sys::IBV_NODE_CA, sys::IBV_TRANSPORT_IB),
-            Device::Iwarp => (sys::IBV_NODE_RNIC, sys::IBV_TRANSPORT_IWARP),
-        };
-        let name = kind.name();
-        put(&mut c.name, name);
-        // The name of its command device, as in /sys/class/infiniband_verbs and /dev/infiniband.
-        let place = kinds().iter().position(|other| *other == kind).unwrap_or(0);
-        let infos = view::tree::ViewInfo::probe(report::Settings::of_process());
-        let uverbs = format!("uverbs{}", infos.get(place).map_or(0, view::tree::ViewInfo::uverbs_index));
-        put(&mut c.dev_name, &uverbs);
-        put(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/{uverbs}"));
-        put(&mut c.ibdev_path, &format!("/sys/class/infiniband/{name}"));
-        Box::into_raw(Box::new(Made { c, behind: [0; 512] })) as usize
-    }) as *mut ibv_device
+    let device = &DEVICES[usize::from(kind.is_iwarp())];
+    let made = device.get().copied();
+    made.unwrap_or_else(|| nic::fork::whole(|| *device.get_or_init(|| make(kind) as usize))) as *mut ibv_device
+}
+
+fn make(kind: Device) -> *mut Made {
+    let mut c = ibv_device::zeroed();
+    c._ops._dummy1 = Some(no_open);
+    c._ops._dummy2 = Some(no_close);
+    (c.node_type, c.transport_type) = match kind {
+        Device::Roce => (sys::IBV_NODE_CA, sys::IBV_TRANSPORT_IB),
+        Device::Iwarp => (sys::IBV_NODE_RNIC, sys::IBV_TRANSPORT_IWARP),
+    };
+    let name = kind.name();
+    put(&mut c.name, name);
+    // The name of its command device, as in /sys/class/infiniband_verbs and /dev/infiniband.
+    let place = kinds().iter().position(|other| *other == kind).unwrap_or(0);
+    let infos = view::tree::ViewInfo::probe(report::Settings::of_process());
+    let uverbs = format!("uverbs{}", infos.get(place).map_or(0, view::tree::ViewInfo::uverbs_index));
+    put(&mut c.dev_name, &uverbs);
+    put(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/{uverbs}"));
+    put(&mut c.ibdev_path, &format!("/sys/class/infiniband/{name}"));
+    Box::into_raw(Box::new(Made { c, behind: [0; 512] }))
 }
 
 unsafe extern "C" fn no_open(_device: *mut ibv_device, _cmd_fd: c_int) -> *mut ibv_context {

@@ -2,6 +2,17 @@
 
 use libc::{c_int, c_void, size_t};
 
+extern "C" fn start() {
+    nic::fork::watch();
+}
+
+/// The handlers of fork(2) are there from the loading on: behind the first verb, another thread may fork in the middle
+/// of it.
+#[cfg(not(test))]
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;
+
 /// `ibv_fork_init(3)`: for real adapters, if there are any.
 pub extern "C" fn ibv_fork_init() -> c_int {
     crate::hardware::fork_init()

@@ -3,8 +3,8 @@
 //!
 //! A program uses it when it is preloaded (`LD_PRELOAD=libsoftrnic.so`): its `ibv_*` functions win over libibverbs's by
 //! interposition. Its SONAME is its own, so the system's libibverbs stays loaded beside it for the libraries that need
-//! its private symbols. Loading does nothing; the first verb makes the device. The drop-in libraries that `softrnic
-//! install` writes (crate `dropin`) forward to it.
+//! its private symbols. Loading registers the handlers of fork(2), no more; the first verb makes the device. The
+//! drop-in libraries that `softrnic install` writes (crate `dropin`) forward to it.
 //!
 //! `exports.txt` lists the symbols with their versions, and `table.rs` the members of `ibv_context` and `verbs_context`
 //! that the header's inline functions call. There is one file for each kind of object; `post.rs`, `qp_ex.rs` and

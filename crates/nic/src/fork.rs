@@ -5,9 +5,44 @@
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Once;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::{NIC, Nic};
+
+/// How long fork waits for what must not be cut in two by it: a move of memory, or what a process makes once.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
+
+/// True while a thread makes what a process makes once. A child would find it half made, and wait for ever for the
+/// thread that makes it. This is no mutex with a queue: in the child, that queue would have the parent's threads in it.
+static MAKING: AtomicBool = AtomicBool::new(false);
+
+/// Make what a process makes once: no thread forks meanwhile. Not to be called from `make`.
+pub fn whole<T>(make: impl FnOnce() -> T) -> T {
+    watch();
+    while !start_making() {
+        std::thread::sleep(MOMENT);
+    }
+    let _making = Making;
+    make()
+}
+
+/// How long a thread sleeps that finds [`MAKING`] true: it happens to a few threads, once.
+const MOMENT: Duration = Duration::from_micros(50);
+
+/// Set [`MAKING`]; false if another thread has.
+fn start_making() -> bool {
+    !MAKING.swap(true, Ordering::Acquire)
+}
+
+/// Clears [`MAKING`] at its end, also if what was to be made panics.
+struct Making;
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        MAKING.store(false, Ordering::Release);
+    }
+}
 
 /// The adapter behind the pointer.
 pub(crate) fn load(at: &AtomicPtr<Nic>) -> Option<&'static Nic> {
@@ -17,6 +52,8 @@ pub(crate) fn load(at: &AtomicPtr<Nic>) -> Option<&'static Nic> {
 
 /// Detach the child, between fork(2) and whatever the program does next: only loads, stores, close(2) and mappings.
 extern "C" fn in_child() {
+    // The thread that made something, if there was one, does not exist here.
+    MAKING.store(false, Ordering::Release);
     if let Some(nic) = load(&NIC) {
         nic.alive.store(false, Ordering::Relaxed);
         NIC.store(std::ptr::null_mut(), Ordering::Release);
@@ -30,14 +67,25 @@ extern "C" fn in_child() {
     }
 }
 
-/// Stop moves to and from shared memory, in the parent before fork(2): they happen before or after it.
+/// Stop in the parent, before fork(2), what happens before or after it: the making of the adapter, and moves to and
+/// from shared memory. A signal handler that has interrupted either forks without.
 extern "C" fn before() {
+    let until = Instant::now() + PATIENCE;
+    let mut still = start_making();
+    while !still && Instant::now() < until {
+        std::thread::sleep(MOMENT);
+        still = start_making();
+    }
+    STILL.with(|flag| flag.set(still));
     let held = load(&NIC).is_some_and(|nic| nic.moved.hold());
     HELD.with(|flag| flag.set(held));
 }
 
-/// Allow moves again, in the parent behind fork(2).
+/// Go on in the parent behind fork(2).
 extern "C" fn in_parent() {
+    if STILL.with(|flag| flag.replace(false)) {
+        MAKING.store(false, Ordering::Release);
+    }
     if HELD.with(|flag| flag.replace(false))
         && let Some(nic) = load(&NIC)
     {
@@ -47,7 +95,9 @@ extern "C" fn in_parent() {
 }
 
 std::thread_local! {
-    /// True while this thread holds the lock over fork(2).
+    /// True while this thread keeps [`MAKING`] set over fork(2).
+    static STILL: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    /// True while this thread holds the lock on moves over fork(2).
     static HELD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
@@ -92,8 +142,9 @@ impl Parted {
     }
 }
 
-/// Register the handlers of fork(2), once in a process's life: the children inherit them.
-pub(crate) fn watch() {
+/// Register the handlers of fork(2), once in a process's life: the children inherit them. A library that is loaded
+/// calls it then, because a child that is forked in the middle of this very call waits for ever at its own.
+pub fn watch() {
     static WATCH: Once = Once::new();
     WATCH.call_once(|| {
         // SAFETY: `in_child` is async-signal-safe. It uses atomics, mappings, and close() of descriptors that the child

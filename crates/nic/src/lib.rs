@@ -17,7 +17,7 @@ mod exit;
 mod facts;
 mod fast_poll;
 pub mod faults;
-mod fork;
+pub mod fork;
 mod idle_monitor;
 mod migrate;
 mod progress;
@@ -107,24 +107,23 @@ impl Nic {
         if let Some(nic) = fork::load(&NIC) {
             return Ok(nic);
         }
-        let nic = Nic::new(Settings::of_process())?;
-        biased::permit_early();
-        // All that can fail has been done before the adapter exists for ever: its thread waits for it.
-        let thread = nic.prepare()?;
-        let nic = Box::leak(Box::new(nic));
-        match NIC.compare_exchange(std::ptr::null_mut(), nic, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => {
-                fork::watch();
-                if faults::setup().is_ok_and(|told| told.is_some()) {
-                    exit::watch();
-                }
-                nic.start(&thread);
-                Ok(nic)
+        fork::whole(|| {
+            // Another thread may have been faster.
+            if let Some(nic) = fork::load(&NIC) {
+                return Ok(nic);
             }
-            // Another thread was faster. The loser's adapter has claimed nothing, and its thread ends; the memory it
-            // holds is small.
-            Err(_) => fork::load(&NIC).ok_or(Errno::ENODEV),
-        }
+            let nic = Nic::new(Settings::of_process())?;
+            biased::permit_early();
+            // All that can fail has been done before the adapter exists for ever: its thread waits for it.
+            let thread = nic.prepare()?;
+            let nic = Box::leak(Box::new(nic));
+            NIC.store(nic, Ordering::Release);
+            if faults::setup().is_ok_and(|told| told.is_some()) {
+                exit::watch();
+            }
+            nic.start(&thread);
+            Ok(nic)
+        })
     }
 
     fn new(settings: &'static Settings) -> Result<Nic> {

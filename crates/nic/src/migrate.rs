@@ -19,13 +19,11 @@ use window::Place;
 
 use crate::Nic;
 use crate::core::Core;
-use crate::fork::Parted;
+use crate::fork::{PATIENCE, Parted};
 
 /// The greatest number of migrated places at one time; memory that is registered beyond it does not move.
 const MOST: usize = 4096;
 const PAGE: u64 = 4096;
-/// How long fork waits for a move, and a move for the copies of forked children.
-const FORK_PATIENCE: Duration = Duration::from_secs(3);
 
 /// True if the kernel can do it. Asked only where it is wanted: said on standard error, once, if not.
 fn possible() -> bool {
@@ -99,7 +97,7 @@ impl Moved {
     /// Take the lock before fork(2). False if the fork goes on without it, as it must in a signal handler that has
     /// interrupted a move.
     pub fn hold(&self) -> bool {
-        let held = self.file().and_then(|_| self.moving.try_lock_for(FORK_PATIENCE));
+        let held = self.file().and_then(|_| self.moving.try_lock_for(PATIENCE));
         if held.is_some() {
             self.forks.fetch_add(1, Ordering::Relaxed);
         }
@@ -114,7 +112,7 @@ impl Moved {
     /// Wait until forked children have their copies: nothing of what they copy from may be freed before.
     fn let_part(&self) {
         let Some(parted) = &self.parted else { return };
-        let until = Instant::now() + FORK_PATIENCE;
+        let until = Instant::now() + PATIENCE;
         while parted.count() != self.forks.load(Ordering::Relaxed) {
             if Instant::now() > until {
                 // A child has died, or there was none, because fork(2) failed.

@@ -152,22 +152,43 @@ fn a_child_opens_its_device_whatever_others_did_at_the_fork() {
                 }
             });
         }
-        let wrong: Vec<i32> = (0..200)
-            .map(|_| {
-                exit_code(fork(|| {
-                    // SAFETY: ends the process if it hangs.
-                    unsafe { libc::alarm(10) };
-                    let own = Fixture::open();
-                    let side = Side::new(&own);
-                    side::up(&side.qp, &side::place(&own, &side.qp));
-                    side::recv(&side.qp, RECV, &[side.mr.sge(LEN, LEN)]);
-                    side.message(side.qp.number());
-                    0
-                }))
-            })
-            .filter(|code| *code != 0)
-            .collect();
+        let wrong: Vec<i32> = (0..200).map(|_| exit_code(fork(alone))).filter(|code| *code != 0).collect();
         stop.store(true, Ordering::Relaxed);
         assert!(wrong.is_empty(), "{} of 200 children: {wrong:?}", wrong.len());
     });
+}
+
+/// A child with a device of its own, which talks to itself.
+fn alone() -> i32 {
+    // SAFETY: ends the process if it hangs.
+    unsafe { libc::alarm(10) };
+    let own = Fixture::open();
+    let side = Side::new(&own);
+    side::up(&side.qp, &side::place(&own, &side.qp));
+    side::recv(&side.qp, RECV, &[side.mr.sge(LEN, LEN)]);
+    side.message(side.qp.number());
+    0
+}
+
+/// A process has no adapter before its first verb, and several threads may call that one at once while another forks. A
+/// child has none either, so that each can do this again.
+#[test]
+fn a_child_opens_its_device_while_its_parent_opens_the_first() {
+    conformance::library();
+    let wrong: Vec<i32> = (0..60)
+        .map(|nth: u64| {
+            exit_code(fork(|| {
+                std::thread::scope(|scope| {
+                    for _ in 0..2 {
+                        scope.spawn(|| drop(Fixture::open()));
+                    }
+                    // The making takes 1 to 3 ms.
+                    std::thread::sleep(std::time::Duration::from_micros(50 * nth));
+                    exit_code(fork(alone)) % 256
+                })
+            }))
+        })
+        .filter(|code| *code != 0)
+        .collect();
+    assert!(wrong.is_empty(), "{} of 60 processes: {wrong:?}", wrong.len());
 }
