@@ -1,6 +1,6 @@
 //! The cores that the two processes run on.
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_setaffinity};
 
 /// Two cores that this process may use: different physical ones if there are.
 pub fn two_cores() -> Option<(usize, usize)> {
@@ -27,10 +27,26 @@ pub fn pin(core: usize) {
 /// # Errors
 /// EINVAL: there is no such core, or it is not permitted.
 pub fn try_pin(core: usize) -> rustix::io::Result<()> {
+    sched_setaffinity(None, &only(core)?)
+}
+
+/// Pin all threads of this process to a core. It is no error if the system refuses.
+pub fn pin_all(core: usize) {
+    let (Ok(set), Ok(threads)) = (only(core), std::fs::read_dir("/proc/self/task")) else { return };
+    for thread in threads.flatten() {
+        let number = thread.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
+        if number.is_some() {
+            let _ = sched_setaffinity(number, &set);
+        }
+    }
+}
+
+/// The set of one core. EINVAL: there is no such core.
+fn only(core: usize) -> rustix::io::Result<CpuSet> {
     if core >= CpuSet::MAX_CPU {
         return Err(rustix::io::Errno::INVAL);
     }
     let mut set = CpuSet::new();
     set.set(core);
-    sched_setaffinity(None, &set)
+    Ok(set)
 }

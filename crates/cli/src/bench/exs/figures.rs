@@ -101,6 +101,7 @@ pub struct Met {
 pub fn measure(bench: &mut Bench<'_>, must: &Must) -> Result<Met, String> {
     let (mut figures, mut besides, mut direct, mut beside) = (Vec::new(), Vec::new(), Vec::new(), String::new());
     for round in 0..bench.options.rounds_of_musts() {
+        bench.exchange_cores(round / 2 % 2 == 1)?;
         // Each of the two is the first one in every second round.
         for ours in [round % 2 == 1, round % 2 == 0] {
             if ours {

@@ -169,6 +169,8 @@ enum Order {
     Verbs,
     /// Copy so many bytes of what WRITEs have brought, and tell the time.
     Copy(usize),
+    /// Run on this core from now on.
+    Pin(usize),
     /// End.
     End,
 }
@@ -200,9 +202,21 @@ struct Bench<'a> {
     /// The process that answers.
     other: &'a mut Link,
     near: Near,
+    /// The cores of this process and of the other one. None: they are not pinned.
+    cores: Option<(usize, usize)>,
 }
 
 impl Bench<'_> {
+    /// Run on the cores that were chosen, or the other way round. A WRITE copies on the core of the one process, and
+    /// the READ of a message on the other's: if others slow one core down, each of the two must have been there.
+    fn exchange_cores(&mut self, exchanged: bool) -> Result<(), String> {
+        let Some((a, b)) = self.cores else { return Ok(()) };
+        let (ours, theirs) = if exchanged { (b, a) } else { (a, b) };
+        self.other.send(&Order::Pin(theirs))?;
+        pin::pin_all(ours);
+        self.other.receive()
+    }
+
     /// A figure of extended sockets, or of TCP.
     fn figure(&mut self, task: &Task) -> Result<Figure, String> {
         let figure = self.near.measure(task, self.other, self.budget);
@@ -273,7 +287,8 @@ impl Bench<'_> {
     fn row(&mut self, task: &Task) -> Result<Row, String> {
         let (mut figures, mut limits, mut cpu, mut direct) = (Vec::new(), Vec::new(), Vec::new(), None);
         let mut name = None;
-        for _ in 0..self.options.rounds {
+        for round in 0..self.options.rounds {
+            self.exchange_cores(round % 2 == 1)?;
             if let Some((of, figure)) = self.verbs(task)? {
                 name = Some(of);
                 limits.push(figure);
@@ -321,7 +336,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     let verbs = (!iwarp).then(open).transpose()?;
     let () = other.link.receive()?;
     let budget = Duration::from_millis(options.time);
-    let mut bench = Bench { options, budget, verbs, other: &mut other.link, near };
+    let mut bench = Bench { options, budget, verbs, other: &mut other.link, near, cores };
     let measure = |must: &Must| figures::measure(&mut bench, must);
     let met = if musts { figures::musts().iter().map(measure).collect::<Result<_, _>>()? } else { Vec::new() };
     let rows = if options.figures { Vec::new() } else { bench.rows()? };

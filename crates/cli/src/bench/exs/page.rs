@@ -30,7 +30,7 @@ pub fn write_page(
     let old = std::fs::read_to_string(path).unwrap_or_default();
     let Options { time, rounds, .. } = options;
     let place = match cores {
-        Some((ours, theirs)) => format!("two processes, on cores {ours} and {theirs}"),
+        Some((ours, theirs)) => format!("two processes, on cores {ours} and {theirs} in turns"),
         None => "two processes, wherever the system put them".to_owned(),
     };
     let how = format!(

@@ -42,6 +42,10 @@ pub fn serve(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
                 mr.copy_to(place(bytes).start, mr, source(bytes).start, bytes);
                 link.send(&start.elapsed())?;
             }
+            (Order::Pin(core), _) => {
+                pin::pin_all(core);
+                link.send(&())?;
+            }
             (Order::Measure(task), _) => {
                 match task.way {
                     Way::Tcp => tcp(&task, link)?,
