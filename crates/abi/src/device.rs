@@ -35,8 +35,14 @@ fn put(field: &mut [c_char], text: &str) {
 pub fn device(kind: Device) -> *mut ibv_device {
     static DEVICES: [OnceLock<usize>; 2] = [OnceLock::new(), OnceLock::new()];
     let device = &DEVICES[usize::from(kind.is_iwarp())];
-    let made = device.get().copied();
-    made.unwrap_or_else(|| nic::fork::whole(|| *device.get_or_init(|| make(kind) as usize))) as *mut ibv_device
+    let made = device.get().copied().unwrap_or_else(|| {
+        nic::fork::whole(|| {
+            // Made outside of the initialization: a child that is forked in the middle of one would wait for its end.
+            let made = device.get().copied().unwrap_or_else(|| make(kind) as usize);
+            *device.get_or_init(|| made)
+        })
+    });
+    made as *mut ibv_device
 }
 
 fn make(kind: Device) -> *mut Made {

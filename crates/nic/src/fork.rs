@@ -5,7 +5,7 @@
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::Once;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::{NIC, Nic};
@@ -13,26 +13,39 @@ use crate::{NIC, Nic};
 /// How long fork waits for what must not be cut in two by it: a move of memory, or what a process makes once.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(3);
 
-/// True while a thread makes what a process makes once. A child would find it half made, and wait for ever for the
-/// thread that makes it. This is no mutex with a queue: in the child, that queue would have the parent's threads in it.
-static MAKING: AtomicBool = AtomicBool::new(false);
+/// The thread that makes what a process makes once, or that forks; 0: none. A child would find half made what another
+/// thread makes, and wait for ever for that thread. This is no mutex with a queue: in the child, that queue would have
+/// the parent's threads in it.
+static MAKING: AtomicUsize = AtomicUsize::new(0);
 
 /// Make what a process makes once: no thread forks meanwhile. Not to be called from `make`.
+///
+/// A thread that waited for [`PATIENCE`] makes it beside the other one: that may wait for a lock of this thread, such
+/// as the loader's, or one that a program's own handlers of fork(2) take.
 pub fn whole<T>(make: impl FnOnce() -> T) -> T {
     watch();
-    while !start_making() {
-        std::thread::sleep(MOMENT);
-    }
-    let _making = Making;
+    let _making = start_making().then_some(Making);
     make()
 }
 
-/// How long a thread sleeps that finds [`MAKING`] true: it happens to a few threads, once.
+/// How long a thread sleeps that finds another one in [`MAKING`]: it happens to a few threads, once.
 const MOMENT: Duration = Duration::from_micros(50);
 
-/// Set [`MAKING`]; false if another thread has.
+/// Enter this thread into [`MAKING`]; false if another one stays there, or if this one is there.
 fn start_making() -> bool {
-    !MAKING.swap(true, Ordering::Acquire)
+    let (me, until) = (DEPTH.with(|depth| std::ptr::from_ref(depth).addr()), Instant::now() + PATIENCE);
+    loop {
+        match MAKING.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => return true,
+            Err(other) if other == me || Instant::now() > until => return false,
+            Err(_) => std::thread::sleep(MOMENT),
+        }
+    }
+}
+
+/// True if this thread is in [`MAKING`].
+fn is_making() -> bool {
+    DEPTH.with(|depth| MAKING.load(Ordering::Relaxed) == std::ptr::from_ref(depth).addr())
 }
 
 /// Clears [`MAKING`] at its end, also if what was to be made panics.
@@ -40,7 +53,7 @@ struct Making;
 
 impl Drop for Making {
     fn drop(&mut self) {
-        MAKING.store(false, Ordering::Release);
+        MAKING.store(0, Ordering::Release);
     }
 }
 
@@ -53,7 +66,8 @@ pub(crate) fn load(at: &AtomicPtr<Nic>) -> Option<&'static Nic> {
 /// Detach the child, between fork(2) and whatever the program does next: only loads, stores, close(2) and mappings.
 extern "C" fn in_child() {
     // The thread that made something, if there was one, does not exist here.
-    MAKING.store(false, Ordering::Release);
+    DEPTH.with(|depth| depth.set(0));
+    MAKING.store(0, Ordering::Release);
     if let Some(nic) = load(&NIC) {
         nic.alive.store(false, Ordering::Relaxed);
         NIC.store(std::ptr::null_mut(), Ordering::Release);
@@ -70,22 +84,27 @@ extern "C" fn in_child() {
 /// Stop in the parent, before fork(2), what happens before or after it: the making of the adapter, and moves to and
 /// from shared memory. A signal handler that has interrupted either forks without.
 extern "C" fn before() {
-    let until = Instant::now() + PATIENCE;
-    let mut still = start_making();
-    while !still && Instant::now() < until {
-        std::thread::sleep(MOMENT);
-        still = start_making();
-    }
-    STILL.with(|flag| flag.set(still));
+    DEPTH.with(|depth| {
+        if !is_making() {
+            depth.set(u32::from(start_making()));
+        } else if depth.get() > 0 {
+            // A signal handler has interrupted a fork of this thread, and forks.
+            depth.set(depth.get() + 1);
+        }
+    });
     let held = load(&NIC).is_some_and(|nic| nic.moved.hold());
     HELD.with(|flag| flag.set(held));
 }
 
 /// Go on in the parent behind fork(2).
 extern "C" fn in_parent() {
-    if STILL.with(|flag| flag.replace(false)) {
-        MAKING.store(false, Ordering::Release);
-    }
+    DEPTH.with(|depth| {
+        let forks = depth.get();
+        depth.set(forks.saturating_sub(1));
+        if forks == 1 {
+            drop(Making);
+        }
+    });
     if HELD.with(|flag| flag.replace(false))
         && let Some(nic) = load(&NIC)
     {
@@ -95,8 +114,8 @@ extern "C" fn in_parent() {
 }
 
 std::thread_local! {
-    /// True while this thread keeps [`MAKING`] set over fork(2).
-    static STILL: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    /// The forks under way, one in another, for which this thread is in [`MAKING`]. Its address stands for the thread.
+    static DEPTH: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
     /// True while this thread holds the lock on moves over fork(2).
     static HELD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
@@ -153,4 +172,34 @@ pub fn watch() {
             libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child));
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A signal's handler may fork while its thread forks, or while it makes the adapter. One test, for one flag.
+    #[test]
+    fn a_fork_within_a_fork_or_within_the_making_leaves_the_flag_to_that() {
+        before();
+        before();
+        in_parent();
+        assert!(is_making(), "the outer fork is still under way");
+        in_parent();
+        assert!(!is_making());
+        whole(|| {
+            before();
+            in_parent();
+            assert!(is_making(), "the making is still under way");
+        });
+        assert!(!is_making());
+        assert_eq!(MAKING.load(Ordering::Relaxed), 0);
+        before();
+        before();
+        in_child();
+        // The child returns from the handler into its parent's outer fork.
+        in_parent();
+        assert!(start_making(), "another thread of the child can make its adapter");
+        drop(Making);
+    }
 }

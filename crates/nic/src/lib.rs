@@ -117,7 +117,10 @@ impl Nic {
             // All that can fail has been done before the adapter exists for ever: its thread waits for it.
             let thread = nic.prepare()?;
             let nic = Box::leak(Box::new(nic));
-            NIC.store(nic, Ordering::Release);
+            if NIC.compare_exchange(std::ptr::null_mut(), nic, Ordering::AcqRel, Ordering::Acquire).is_err() {
+                // Another thread was faster all the same. This adapter has claimed nothing, and its thread ends.
+                return fork::load(&NIC).ok_or(Errno::ENODEV);
+            }
             if faults::setup().is_ok_and(|told| told.is_some()) {
                 exit::watch();
             }
