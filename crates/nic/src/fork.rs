@@ -20,8 +20,8 @@ static MAKING: AtomicUsize = AtomicUsize::new(0);
 
 /// Make what a process makes once: no thread forks meanwhile. Not to be called from `make`.
 ///
-/// A thread that waited for [`PATIENCE`] makes it beside the other one: that may wait for a lock of this thread, such
-/// as the loader's, or one that a program's own handlers of fork(2) take.
+/// A thread that waited for 3 s (`PATIENCE`) makes it beside the other one: that may wait for a lock of this thread,
+/// such as the loader's, or one that a program's own handlers of fork(2) take.
 pub fn whole<T>(make: impl FnOnce() -> T) -> T {
     watch();
     let _making = start_making().then_some(Making);
