@@ -6,8 +6,8 @@ extern "C" fn start() {
     nic::fork::watch();
 }
 
-/// The handlers of fork(2) are there from the loading on: behind the first verb, another thread may fork in the middle
-/// of it.
+/// Registers the handlers of fork(2) when the library is loaded. If the first verb did, another thread could fork in
+/// the middle of that verb.
 #[cfg(not(test))]
 #[used]
 #[unsafe(link_section = ".init_array")]

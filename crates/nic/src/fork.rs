@@ -24,7 +24,7 @@ static MAKING: AtomicUsize = AtomicUsize::new(0);
 /// such as the loader's, or one that a program's own handlers of fork(2) take.
 pub fn whole<T>(make: impl FnOnce() -> T) -> T {
     watch();
-    let _making = start_making().then_some(Making);
+    let _making = start_making().then(|| Making);
     make()
 }
 
@@ -53,7 +53,9 @@ struct Making;
 
 impl Drop for Making {
     fn drop(&mut self) {
-        MAKING.store(0, Ordering::Release);
+        // Only this thread's: a handler of a signal that forked in the child has let another thread of it enter.
+        let me = DEPTH.with(|depth| std::ptr::from_ref(depth).addr());
+        let _ = MAKING.compare_exchange(me, 0, Ordering::Release, Ordering::Relaxed);
     }
 }
 
@@ -194,6 +196,10 @@ mod tests {
         });
         assert!(!is_making());
         assert_eq!(MAKING.load(Ordering::Relaxed), 0);
+        whole(|| {
+            whole(|| ());
+            assert!(is_making(), "who was refused the flag has cleared it");
+        });
         before();
         before();
         in_child();

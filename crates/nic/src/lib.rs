@@ -118,7 +118,7 @@ impl Nic {
             let thread = nic.prepare()?;
             let nic = Box::leak(Box::new(nic));
             if NIC.compare_exchange(std::ptr::null_mut(), nic, Ordering::AcqRel, Ordering::Acquire).is_err() {
-                // Another thread was faster all the same. This adapter has claimed nothing, and its thread ends.
+                // Another thread made one, without the flag. This adapter has claimed nothing, and its thread ends.
                 return fork::load(&NIC).ok_or(Errno::ENODEV);
             }
             if faults::setup().is_ok_and(|told| told.is_some()) {
