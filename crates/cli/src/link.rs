@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -88,6 +89,12 @@ impl Link {
         let message = self.receive();
         self.writer.set_read_timeout(Some(PATIENCE)).map_err(text)?;
         message
+    }
+
+    /// True if a message has begun to come, or the other process has ended.
+    pub fn is_readable(&self) -> Result<bool, String> {
+        let mut fds = [PollFd::new(&self.writer, PollFlags::IN)];
+        Ok(!self.reader.buffer().is_empty() || poll(&mut fds, Some(&Timespec::default())).map_err(text)? > 0)
     }
 
     /// The next message.

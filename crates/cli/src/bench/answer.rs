@@ -14,6 +14,9 @@ use super::wait::{SILENCE, Watch, poll_for, reap};
 use crate::fixture::{Endpoint, text};
 use crate::link::Link;
 
+/// How often a target that is awake polls between two looks at the link, each of which is a system call.
+const LOOKS: u32 = 256;
+
 /// A task of the target.
 #[derive(Clone, Serialize, Deserialize, Debug)]
 pub enum Job {
@@ -26,8 +29,11 @@ pub enum Job {
     },
     /// Takes messages until the last one.
     Sink(Case),
-    /// Sleeps until the last message.
-    Sleep,
+    /// Sleeps until the last message, or polls if it is to be awake.
+    Idle {
+        /// True if it polls.
+        awake: bool,
+    },
     /// Sleeps while other programs are measured, however long that takes.
     Rest,
     /// Makes or destroys idle queue pairs, until there are so many, and returns the new ones.
@@ -51,7 +57,7 @@ pub fn serve(end: &mut End, link: &mut Link) -> Result<(), String> {
             Job::End => return Ok(()),
             Job::Pong { case, count } => pong(end, link, &case, count).map(|()| 0),
             Job::Sink(case) => sink(end, link, &case),
-            Job::Sleep => link.send(&()).and_then(|()| link.receive::<()>()).map(|()| 0),
+            Job::Idle { awake } => idle(end, link, awake).map(|()| 0),
             Job::Rest => {
                 link.receive_at_last::<()>()?;
                 continue;
@@ -73,6 +79,20 @@ pub fn serve(end: &mut End, link: &mut Link) -> Result<(), String> {
             outcome?;
         }
     }
+}
+
+/// Do nothing until the last message. A target that is awake looks at its completion queue, as a program does that
+/// waits for messages.
+fn idle(end: &End, link: &mut Link, awake: bool) -> Result<(), String> {
+    link.send(&())?;
+    let mut watch = Watch::new();
+    while awake && !link.is_readable()? {
+        for _ in 0..LOOKS {
+            reap(&end.polled()[1])?;
+        }
+        watch.tick()?;
+    }
+    link.receive()
 }
 
 fn pong(end: &End, link: &mut Link, case: &Case, count: u32) -> Result<(), String> {

@@ -141,6 +141,9 @@ pub struct Case {
     /// True if the messages walk through [`super::end::SPAN`] bytes of memory on either side; otherwise all use the
     /// same.
     pub walking: bool,
+    /// True if the target polls while others read and write its memory; otherwise it sleeps. Where two processors share
+    /// one core, a thread that is awake slows down the other one, whatever it does.
+    pub awake: bool,
     /// The bytes of a message.
     pub bytes: usize,
 }
@@ -150,7 +153,7 @@ impl Case {
     pub fn latency(transport: Transport, operation: Operation, bytes: usize) -> Self {
         let bytes = if operation.is_atomic() { 8 } else { bytes };
         let (quantity, waiting) = (Quantity::Latency, Waiting::Polling);
-        Case { quantity, transport, operation, waiting, walking: false, bytes }
+        Case { quantity, transport, operation, waiting, walking: false, awake: false, bytes }
     }
 
     /// A case of bandwidth, with polling.
@@ -177,6 +180,9 @@ impl fmt::Display for Case {
         }
         if self.walking {
             write!(f, ", through {}", Bytes(super::end::SPAN))?;
+        }
+        if self.awake {
+            write!(f, ", target awake")?;
         }
         Ok(())
     }
@@ -212,6 +218,7 @@ mod tests {
     fn a_case_names_all_that_distinguishes_it() {
         let case = Case::bandwidth(Transport::Rc, Operation::Send, 1 << 20).walking();
         assert_eq!(case.to_string(), "RC SEND of 1 MiB, through 64 MiB");
+        assert_eq!(Case { awake: true, ..case }.to_string(), "RC SEND of 1 MiB, through 64 MiB, target awake");
         assert_eq!(Case::latency(Transport::Rc, Operation::FetchAdd, 64).bytes, 8);
     }
 }

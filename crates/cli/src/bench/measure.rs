@@ -195,7 +195,7 @@ fn fetch(end: &End, link: &mut Link, lane: &Lane, case: &Case, count: u32) -> Re
     if sleeps {
         lane.sends.arm(false).map_err(text)?;
     }
-    begin(link, &Job::Sleep)?;
+    begin(link, &Job::Idle { awake: case.awake })?;
     let rkey = lane.peer.rkey;
     let (addr, word) = (lane.peer.addr + end.room.sink() as u64, lane.peer.addr + end.room.word() as u64);
     let mut stamps = Stamps::new(count);
@@ -228,7 +228,7 @@ pub fn bandwidth(end: &End, link: &mut Link, case: &Case, budget: Duration) -> R
     if sleeps {
         lane.sends.arm(false).map_err(text)?;
     }
-    begin(link, &if send { Job::Sink(*case) } else { Job::Sleep })?;
+    begin(link, &if send { Job::Sink(*case) } else { Job::Idle { awake: case.awake } })?;
     // One of 16 small messages asks for a completion.
     let (batch, depth) = match (case.operation, case.bytes) {
         (Operation::Read, _) => (1, READS),
@@ -301,6 +301,7 @@ pub const LAST: Case = Case {
     operation: Operation::Send,
     waiting: Waiting::Events,
     walking: false,
+    awake: false,
     bytes: 1,
 };
 
@@ -325,7 +326,7 @@ fn say_over(end: &End, case: &Case) -> Result<(), String> {
 /// Measure one poll of an empty completion queue.
 pub fn empty_poll(end: &End, link: &mut Link, budget: Duration) -> Result<Duration, String> {
     const POLLS: u32 = 1000;
-    begin(link, &Job::Sleep)?;
+    begin(link, &Job::Idle { awake: false })?;
     let [sends, receives] = end.polled();
     let began = Instant::now();
     let mut figures = Vec::new();

@@ -100,20 +100,26 @@ pub struct Met {
 /// Measure one.
 pub fn measure(bench: &mut Bench<'_>, must: &Must) -> Result<Met, String> {
     let (mut figures, mut besides, mut direct, mut beside) = (Vec::new(), Vec::new(), Vec::new(), String::new());
+    let what = must.task.what;
     for round in 0..bench.options.rounds_of_musts() {
-        bench.exchange_cores(round / 2 % 2 == 1)?;
-        // Each of the two is the first one in every second round.
-        for ours in [round % 2 == 1, round % 2 == 0] {
-            if ours {
-                let Figure { value, direct: share, .. } = bench.figure(&must.task)?;
-                figures.push(value);
-                direct.extend(share);
-            } else {
-                let (name, value) = bench.beside(must)?;
-                besides.push(value);
-                beside = name;
+        let (mut ours, mut other) = (Vec::new(), Vec::new());
+        bench.on_both_cores(|bench| {
+            // Each of the two is the first one in every second round.
+            for first in [round % 2 == 1, round % 2 == 0] {
+                if first {
+                    let Figure { value, direct: share, .. } = bench.figure(&must.task)?;
+                    ours.push(value);
+                    direct.extend(share);
+                } else {
+                    let (name, value) = bench.beside(must)?;
+                    other.push(value);
+                    beside = name;
+                }
             }
-        }
+            Ok(())
+        })?;
+        figures.push(what.mean(ours.into_iter()));
+        besides.push(what.mean(other.into_iter()));
     }
     let ratio = ratios(&figures, &besides);
     let direct = (must.task.way == Way::Stream).then(|| Spread::of(&direct).median);

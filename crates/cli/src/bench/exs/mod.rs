@@ -140,6 +140,17 @@ pub enum What {
     Throughput,
 }
 
+impl What {
+    /// The mean of figures, one at least; of rates that of as many bytes at each.
+    fn mean(self, figures: impl ExactSizeIterator<Item = f64>) -> f64 {
+        let count = figures.len() as f64;
+        match self {
+            What::Latency => figures.sum::<f64>() / count,
+            What::Throughput => count / figures.map(f64::recip).sum::<f64>(),
+        }
+    }
+}
+
 /// One measurement.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Task {
@@ -207,14 +218,22 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Run on the cores that were chosen, or the other way round. A WRITE copies on the core of the one process, and
-    /// the READ of a message on the other's: if others slow one core down, each of the two must have been there.
-    fn exchange_cores(&mut self, exchanged: bool) -> Result<(), String> {
-        let Some((a, b)) = self.cores else { return Ok(()) };
-        let (ours, theirs) = if exchanged { (b, a) } else { (a, b) };
-        self.other.send(&Order::Pin(theirs))?;
-        pin::pin_all(ours);
-        self.other.receive()
+    /// Measure on the cores that were chosen, and the other way round, for half the time each. A WRITE copies on the
+    /// core of one process, and the READ of a message on the other's: if others slow one core down, each of the two
+    /// must have been there in every round. Without cores that were chosen, this measures once.
+    fn on_both_cores<T>(&mut self, mut measure: impl FnMut(&mut Self) -> Result<T, String>) -> Result<Vec<T>, String> {
+        let Some((a, b)) = self.cores else { return Ok(vec![measure(self)?]) };
+        let whole = self.budget;
+        self.budget /= 2;
+        let found = [(a, b), (b, a)].into_iter().map(|(ours, theirs)| {
+            self.other.send(&Order::Pin(theirs))?;
+            pin::pin_all(ours);
+            let () = self.other.receive()?;
+            measure(self)
+        });
+        let found = found.collect();
+        self.budget = whole;
+        found
     }
 
     /// A figure of extended sockets, or of TCP.
@@ -287,16 +306,17 @@ impl Bench<'_> {
     fn row(&mut self, task: &Task) -> Result<Row, String> {
         let (mut figures, mut limits, mut cpu, mut direct) = (Vec::new(), Vec::new(), Vec::new(), None);
         let mut name = None;
-        for round in 0..self.options.rounds {
-            self.exchange_cores(round % 2 == 1)?;
-            if let Some((of, figure)) = self.verbs(task)? {
-                name = Some(of);
-                limits.push(figure);
+        for _ in 0..self.options.rounds {
+            let found = self.on_both_cores(|bench| Ok((bench.verbs(task)?, bench.figure(task)?)))?;
+            let (of, figure): (Vec<_>, Vec<Figure>) = found.into_iter().unzip();
+            let of: Vec<_> = of.into_iter().flatten().collect();
+            if let Some((last, _)) = of.last() {
+                name = Some(last.clone());
+                limits.push(task.what.mean(of.iter().map(|(_, figure)| *figure)));
             }
-            let figure: Figure = self.figure(task)?;
-            figures.push(figure.value);
-            cpu.push(figure.cpu);
-            direct = figure.direct;
+            figures.push(task.what.mean(figure.iter().map(|figure| figure.value)));
+            cpu.push(figure.iter().map(|figure| figure.cpu).sum::<f64>() / figure.len() as f64);
+            direct = figure.iter().filter_map(|figure| figure.direct).reduce(f64::min);
         }
         let ratio = ratio(&figures, &limits);
         let limit_figure = (!limits.is_empty()).then(|| Spread::of(&limits));
@@ -351,10 +371,11 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The time of as many bytes in verbs.
+/// The time of as many bytes in verbs. The target polls where the peer of an extended socket does.
 fn limit(task: &Task, end: &End, link: &mut Link, budget: Duration) -> Result<Option<(String, f64)>, String> {
+    let awake = task.way != Way::Persistent;
     let mut latency = |operation, bytes, waiting| {
-        let case = Case { waiting, ..Case::latency(Transport::Rc, operation, bytes) };
+        let case = Case { waiting, awake, ..Case::latency(Transport::Rc, operation, bytes) };
         let mut times = measure::latency(end, link, &case, budget / 3)?;
         times.sort_unstable();
         let typical = times.get(times.len() / 2).ok_or("no sample")?.as_secs_f64() * 1e6;
@@ -378,9 +399,22 @@ fn limit(task: &Task, end: &End, link: &mut Link, budget: Duration) -> Result<Op
         (What::Throughput, way) => {
             let (name, operation) =
                 if way == Way::Persistent { ("READ", Operation::Read) } else { ("WRITE", Operation::Write) };
-            let rate = measure::bandwidth(end, link, &Case::bandwidth(Transport::Rc, operation, bytes), budget)?;
+            let case = Case { awake, ..Case::bandwidth(Transport::Rc, operation, bytes) };
+            let rate = measure::bandwidth(end, link, &case, budget)?;
             (name.to_owned(), rate.messages as f64 * bytes as f64 / rate.time.as_secs_f64() / 1e6)
         }
     };
     Ok(Some(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2 s and 4 s for as many bytes: 3 s in the mean, whether times are told or rates.
+    #[test]
+    fn means_are_of_times() {
+        assert_eq!(What::Latency.mean([2.0, 4.0].into_iter()), 3.0);
+        assert_eq!(What::Throughput.mean([12.0 / 2.0, 12.0 / 4.0].into_iter()), 12.0 / 3.0);
+    }
 }

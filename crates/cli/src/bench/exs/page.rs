@@ -30,7 +30,7 @@ pub fn write_page(
     let old = std::fs::read_to_string(path).unwrap_or_default();
     let Options { time, rounds, .. } = options;
     let place = match cores {
-        Some((ours, theirs)) => format!("two processes, on cores {ours} and {theirs} in turns"),
+        Some((ours, theirs)) => format!("two processes, on cores {ours} and {theirs} and the other way round"),
         None => "two processes, wherever the system put them".to_owned(),
     };
     let how = format!(
@@ -46,8 +46,8 @@ fn page(met: &[Met], rows: &[Row], plots: &[Plot], machine: &Machine, how: &str,
         "# Figures of EXS\n\n\
          Made from one run of `softrnic exs-blast --page FILE`. Each figure is measured in turns with the one that it\n\
          is compared with, by the same processes and from and into the same memory; a ratio is the median of the\n\
-         rounds' ratios, of which the first table shows the lowest and the highest. [exs.md](exs.md) says what the\n\
-         ways of transfer are.\n\n\
+         rounds' ratios, of which the first table shows the lowest and the highest. The target of READ and WRITE\n\
+         polls where the peer of an extended socket does. [exs.md](exs.md) says what the ways of transfer are.\n\n\
          - Machine: {machine}.\n- {how}.\n\n\
          ## What must be reached\n\n"
     );
