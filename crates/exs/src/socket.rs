@@ -14,6 +14,7 @@ mod end;
 mod keys;
 mod lead;
 mod options;
+mod patience;
 mod pending;
 mod queue;
 mod region;

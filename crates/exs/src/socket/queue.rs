@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use memory::biased::{Mutex, MutexGuard};
@@ -11,17 +11,12 @@ use rustix::thread::futex;
 use rustix::time::Timespec;
 
 use super::lead::Leads;
+use super::patience::{Look, Patience};
 use super::shared::{Shared, Sleeps};
 use super::{Socket, not_in_child};
 
-/// The time for which a thread that waits looks at the wire itself, and nothing comes, before it sleeps.
-const SHORT: Duration = Duration::from_micros(150);
-/// That time where the last sleep was too short to be worth the wake-up at its end.
-const LONG: Duration = Duration::from_micros(500);
 /// Looks between two readings of the clock.
 const TURNS: u32 = 128;
-const NOTIFY: u8 = WaitMode::Notify as u8;
-const BUSY_POLL: u8 = WaitMode::BusyPoll as u8;
 /// The longest sleep. A sleep with a limit ends at every signal that has a handler; one without goes on if the handler
 /// has SA_RESTART (signal(7), futex(2)).
 const LONGEST: Duration = Duration::from_secs(3600);
@@ -174,29 +169,6 @@ impl Taker<'_> {
     }
 }
 
-/// How long a thread looks at the wire itself before it sleeps.
-#[derive(Clone, Copy)]
-struct Look {
-    /// The time in which nothing comes. A large transfer brings a completion for each of its pieces, so a thread that
-    /// waits for its end would sleep, and be woken, between the pieces. None: it does not sleep.
-    quiet: Option<Duration>,
-    /// The time in all, if it has an end.
-    all: Option<Duration>,
-}
-
-impl Look {
-    /// True if a thread does not look again.
-    fn is_none(self) -> bool {
-        self.quiet == Some(Duration::ZERO) || self.all == Some(Duration::ZERO)
-    }
-
-    /// True if the time is over, of a look that began at `began`, and to which something came last at `came`; that is
-    /// `began` if nothing came.
-    fn is_over(self, began: Instant, came: Instant, now: Instant) -> bool {
-        self.quiet.is_some_and(|quiet| now - came >= quiet) || self.all.is_some_and(|all| now - began >= all)
-    }
-}
-
 /// How a thread waits for the wire.
 enum Waits {
     Leads(Leads),
@@ -233,10 +205,8 @@ pub struct Queue {
     /// None: it moves no bytes.
     shared: Option<Arc<Shared>>,
     state: Mutex<State>,
-    /// A [`WaitMode`].
-    waiting: AtomicU8,
-    /// The last wait that became a sleep was over within [`LONG`]. A hint: any thread writes it.
-    patient: AtomicBool,
+    /// How its threads wait.
+    pub(super) patience: Patience,
     /// The number of events; written with the lock.
     count: AtomicUsize,
     /// There is a bell; written with the lock.
@@ -248,9 +218,8 @@ pub struct Queue {
 impl Queue {
     pub(super) fn new(shared: Option<Arc<Shared>>, depth: usize) -> Queue {
         let state = State { depth, threshold: 1, ..State::default() };
-        let (waiting, count, came) = (AtomicU8::new(WaitMode::default() as u8), AtomicUsize::new(0), AtomicU32::new(0));
-        let (patient, has_bell) = (AtomicBool::new(false), AtomicBool::new(false));
-        Queue { shared, state: Mutex::new(state), waiting, patient, count, has_bell, came }
+        let (count, has_bell, came) = (AtomicUsize::new(0), AtomicBool::new(false), AtomicU32::new(0));
+        Queue { shared, state: Mutex::new(state), patience: Patience::new(), count, has_bell, came }
     }
 
     /// A queue for operations of the holder alone, which moves no bytes. EINVAL: a depth of 0.
@@ -332,7 +301,7 @@ impl Queue {
 
     /// Change how threads wait that come from now on.
     pub fn set_waiting(&self, waiting: WaitMode) {
-        self.waiting.store(waiting as u8, Ordering::Relaxed);
+        self.patience.set_mode(waiting);
     }
 
     /// Have a bell rung when `threshold` events are there (0 counts as 1), and silenced when fewer are. After a call
@@ -392,21 +361,6 @@ impl Queue {
         self.take_since(&mut None, out, most, least, timeout)
     }
 
-    /// See [`Look::quiet`].
-    fn quiet(&self) -> Option<Duration> {
-        match self.waiting.load(Ordering::Relaxed) {
-            NOTIFY => Some(Duration::ZERO),
-            BUSY_POLL => None,
-            _ if self.patient.load(Ordering::Relaxed) => Some(LONG),
-            _ => Some(SHORT),
-        }
-    }
-
-    /// A wait of this time became a sleep.
-    fn slept(&self, waited: Duration) {
-        self.patient.store(waited < LONG, Ordering::Relaxed);
-    }
-
     /// As [`Queue::take_into`]. `began`: the time of the first look that found too little. The reading of the clock
     /// costs as much as many looks.
     fn take_since(
@@ -420,7 +374,7 @@ impl Queue {
         not_in_child()?;
         let least = least.min(most);
         let mut taken = 0;
-        let look = Look { quiet: self.quiet(), all: timeout };
+        let look = Look { quiet: self.patience.quiet(), all: timeout };
         if let Some(shared) = &self.shared {
             let _polls = shared.begin_poll();
             // A call that takes one event has what it waits for, and takes none that it would have to give back. The
@@ -508,7 +462,7 @@ impl Queue {
         }
         // By reference: the end of the wait may look at the wire, which is not done under this lock.
         if let (Some(_), Some(since)) = (&waits, *began) {
-            self.slept(since.elapsed());
+            self.patience.slept(since.elapsed());
         }
         let count = (most - taken).min(state.events.len());
         state.places -= taken + count;
@@ -548,43 +502,5 @@ mod tests {
         Taker::put(Some(&mut full), &queue, event(4));
         assert_eq!(handles(out), [1]);
         assert_eq!(queue.len(), 1, "there was no room");
-    }
-
-    #[test]
-    fn a_thread_looks_longer_after_a_sleep_that_was_short() {
-        let queue = Queue::alone(1).unwrap();
-        assert_eq!(queue.quiet(), Some(SHORT));
-        queue.slept(LONG - Duration::from_nanos(1));
-        assert_eq!(queue.quiet(), Some(LONG));
-        queue.set_waiting(WaitMode::Notify);
-        assert_eq!(queue.quiet(), Some(Duration::ZERO), "the program has said how it waits");
-        queue.set_waiting(WaitMode::Adaptive);
-        queue.slept(LONG);
-        assert_eq!(queue.quiet(), Some(SHORT));
-    }
-
-    #[test]
-    fn a_thread_looks_on_while_something_comes() {
-        let began = Instant::now();
-        let after = |shorts: u32| began + SHORT * shorts;
-        let adaptive = Look { quiet: Some(SHORT), all: None };
-        assert!(adaptive.is_over(began, began, after(1)));
-        assert!(!adaptive.is_over(began, after(9), after(9)) && adaptive.is_over(began, after(9), after(10)));
-        let busy = Look { quiet: None, all: None };
-        assert!(!busy.is_over(began, began, after(1000)));
-        let notify = Look { quiet: Some(Duration::ZERO), all: None };
-        assert!(notify.is_none() && notify.is_over(began, began, began));
-    }
-
-    #[test]
-    fn what_comes_does_not_make_a_limited_wait_longer() {
-        let began = Instant::now();
-        let after = |shorts: u32| began + SHORT * shorts;
-        for quiet in [None, Some(SHORT)] {
-            let look = Look { quiet, all: Some(SHORT * 3) };
-            assert!(!look.is_over(began, after(2), after(2)) && look.is_over(began, after(3), after(3)));
-            let none = Look { quiet, all: Some(Duration::ZERO) };
-            assert!(none.is_none() && none.is_over(began, began, began));
-        }
     }
 }
