@@ -182,6 +182,8 @@ enum Order {
     Copy(usize),
     /// Run on this core from now on.
     Pin(usize),
+    /// Tell the pace of this process's core.
+    Pace,
     /// End.
     End,
 }
@@ -215,6 +217,8 @@ struct Bench<'a> {
     near: Near,
     /// The cores of this process and of the other one. None: they are not pinned.
     cores: Option<(usize, usize)>,
+    /// The best pace of a core until now ([`work::pace`]).
+    best_pace: f64,
 }
 
 impl Bench<'_> {
@@ -234,6 +238,15 @@ impl Bench<'_> {
         let found = found.collect();
         self.budget = whole;
         found
+    }
+
+    /// The pace of the slower one of the two cores. Each is looked at while the other process waits.
+    fn pace(&mut self) -> Result<f64, String> {
+        let ours = work::pace();
+        self.other.send(&Order::Pace)?;
+        let theirs: f64 = self.other.receive()?;
+        self.best_pace = self.best_pace.min(ours).min(theirs);
+        Ok(ours.max(theirs))
     }
 
     /// A figure of extended sockets, or of TCP.
@@ -356,7 +369,7 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     let verbs = (!iwarp).then(open).transpose()?;
     let () = other.link.receive()?;
     let budget = Duration::from_millis(options.time);
-    let mut bench = Bench { options, budget, verbs, other: &mut other.link, near, cores };
+    let mut bench = Bench { options, budget, verbs, other: &mut other.link, near, cores, best_pace: f64::INFINITY };
     let measure = |must: &Must| figures::measure(&mut bench, must);
     let met = if musts { figures::musts().iter().map(measure).collect::<Result<_, _>>()? } else { Vec::new() };
     let rows = if options.figures { Vec::new() } else { bench.rows()? };

@@ -47,7 +47,8 @@ fn page(met: &[Met], rows: &[Row], plots: &[Plot], machine: &Machine, how: &str,
          Made from one run of `softrnic exs-blast --page FILE`. Each figure is measured in turns with the one that it\n\
          is compared with, by the same processes and from and into the same memory; a ratio is the median of the\n\
          rounds' ratios, of which the first table shows the lowest and the highest. The target of READ and WRITE\n\
-         polls where the peer of an extended socket does. [exs.md](exs.md) says what the ways of transfer are.\n\n\
+         polls where the peer of an extended socket does. A round on a core that others slowed down by a quarter is\n\
+         left out of the first table, if there are others. [exs.md](exs.md) says what the ways of transfer are.\n\n\
          - Machine: {machine}.\n- {how}.\n\n\
          ## What must be reached\n\n"
     );

@@ -9,7 +9,7 @@ use exs::socket::{EventKind, Exs, Memory, Queue, Socket, WaitMode};
 
 use super::super::end::End;
 use super::super::{answer, pin};
-use super::work::{await_kind, deep, events, more, options, refused, room, sink as place, source};
+use super::work::{await_kind, deep, events, more, options, pace, refused, room, sink as place, source};
 use super::{Hello, Order, Task, Way, What};
 use crate::fixture::{DeviceOptions, text};
 use crate::link::Link;
@@ -42,6 +42,7 @@ pub fn serve(link: &mut Link, device: &DeviceOptions) -> Result<(), String> {
                 mr.copy_to(place(bytes).start, mr, source(bytes).start, bytes);
                 link.send(&start.elapsed())?;
             }
+            (Order::Pace, _) => link.send(&pace())?,
             (Order::Pin(core), _) => {
                 pin::pin_all(core);
                 link.send(&())?;

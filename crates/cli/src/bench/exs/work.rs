@@ -23,6 +23,8 @@ pub const DEEP: u64 = 8;
 const IN_FLIGHT: u64 = 4 << 20;
 /// Round trips between two looks at the clock that ends the measurement.
 const SELDOM: usize = 16;
+/// The arithmetic of a look at the pace, in thousands of steps: some tens of microseconds.
+const ARITHMETIC: u32 = 20;
 /// Round trips before the ones that count.
 const WARM_UP: usize = 30;
 
@@ -236,6 +238,11 @@ fn rate(task: &Task, queue: &Queue, budget: Duration, post: impl Fn(u64) -> Resu
         done += ended(queue, &mut list)?;
     }
     Ok(rate)
+}
+
+/// The time of some arithmetic, in microseconds: longer where others use the core that this processor is a part of.
+pub fn pace() -> f64 {
+    (0..3).map(|_| limits::work(ARITHMETIC).as_secs_f64() * 1e6).fold(f64::INFINITY, f64::min)
 }
 
 /// Take events; how many operations have ended.
