@@ -123,8 +123,8 @@ does nothing.
 Attributes: EXS_QATTR_DEPTH; EXS_QATTR_WAIT, how a thread waits: EXS_WAIT_ADAPTIVE looks at the wire for 150 us \
 (up to 2.5 ms where that saves short sleeps) and then sleeps, EXS_WAIT_NOTIFY sleeps, EXS_WAIT_BUSY_POLL looks all \
 the time, and signals do not end its wait. EXS_QATTR_SIGNAL, a signal when EXS_QATTR_EVENTS events are there, and \
-again when some were taken and as many are left. exs_qfd returns a descriptor that is readable while as many are there; it belongs to the queue, and is \
-for poll(2) and its like only.",
+again when some were taken and as many are left. exs_qfd returns a descriptor that is readable while as many are \
+there; it belongs to the queue, and is for poll(2) and its like only.",
         errors: &[
             ("EAGAIN", "too many queues"),
             ("EBUSY", "operations are pending or events wait; a depth of fewer places than are in use"),

@@ -7,11 +7,11 @@ use super::queue::WaitMode;
 
 /// The time for which a thread that waits looks at the wire itself, and nothing comes, before it sleeps.
 const SHORT: Duration = Duration::from_micros(150);
-/// That time where the last sleep was too short to be worth the wake-up at its end. The time of a large transfer comes
-/// on top of it, up to [`LONGEST`]: a wake-up after that is a small part of it.
+/// That time where the last sleep was too short to be worth the wake-up at its end. Before anything comes, the time of
+/// a large transfer is on top of it, up to [`LONGEST`]: a wake-up after that is a small part of the transfer.
 const LONG: Duration = Duration::from_micros(500);
 const LONGEST: Duration = Duration::from_micros(2_500);
-/// Bytes that are copied in a nanosecond, at least.
+/// Bytes that are copied in a nanosecond, about, where both processes share memory.
 const BYTES_A_NANOSECOND: u64 = 8;
 const NOTIFY: u8 = WaitMode::Notify as u8;
 const BUSY_POLL: u8 = WaitMode::BusyPoll as u8;
@@ -22,7 +22,8 @@ pub(super) struct Patience {
     mode: AtomicU8,
     /// The last wait that became a sleep was over within [`Patience::long`]. A hint: any thread writes it.
     patient: AtomicBool,
-    /// The bytes of the largest of the last few operations. A hint, too.
+    /// The bytes of the last operation, or of a larger one before it, of which each one behind it has taken half. A
+    /// hint, too.
     bytes: AtomicU64,
 }
 
@@ -36,10 +37,10 @@ impl Patience {
         self.mode.store(mode as u8, Ordering::Relaxed);
     }
 
-    /// An operation of so many bytes has begun. A large one counts half with each of those behind it, which may be of
-    /// the other direction.
+    /// An operation has moved so many bytes. A large one counts half with each of those behind it, which may be of the
+    /// other direction. What was asked for is no measure: the buffer of a receive may be far larger than what comes.
     #[inline]
-    pub fn begun(&self, bytes: u64) {
+    pub fn moved(&self, bytes: u64) {
         let before = self.bytes.load(Ordering::Relaxed);
         if bytes != before {
             self.bytes.store(bytes.max(before / 2), Ordering::Relaxed);
@@ -61,17 +62,23 @@ impl Patience {
         }
     }
 
-    /// A wait of this time became a sleep.
+    /// A wait of this time became a sleep, and had what it was for.
     pub fn slept(&self, waited: Duration) {
         self.patient.store(waited < self.long(), Ordering::Relaxed);
+    }
+
+    /// A wait has ended without what it was for: a look that is longer would have been in vain, too.
+    pub fn in_vain(&self) {
+        self.patient.store(false, Ordering::Relaxed);
     }
 }
 
 /// How long a thread looks at the wire itself before it sleeps.
 #[derive(Clone, Copy)]
 pub(super) struct Look {
-    /// The time in which nothing comes. A large transfer brings a completion for each of its pieces, so a thread that
-    /// waits for its end would sleep, and be woken, between the pieces. None: it does not sleep.
+    /// The time in which nothing comes, and no more than [`LONG`] once something has. A large transfer brings a
+    /// completion for each of its pieces, so a thread that waits for its end would sleep, and be woken, between the
+    /// pieces. None: it does not sleep.
     pub quiet: Option<Duration>,
     /// The time in all, if it has an end.
     pub all: Option<Duration>,
@@ -86,7 +93,8 @@ impl Look {
     /// True if the time is over, of a look that began at `began`, and to which something came last at `came`; that is
     /// `began` if nothing came.
     pub fn is_over(self, began: Instant, came: Instant, now: Instant) -> bool {
-        self.quiet.is_some_and(|quiet| now - came >= quiet) || self.all.is_some_and(|all| now - began >= all)
+        let is_quiet = |quiet: Duration| now - began >= quiet && now - came >= quiet.min(LONG);
+        self.quiet.is_some_and(is_quiet) || self.all.is_some_and(|all| now - began >= all)
     }
 }
 
@@ -107,20 +115,23 @@ mod tests {
         patience.set_mode(WaitMode::Adaptive);
         patience.slept(LONG);
         assert_eq!(patience.quiet(), Some(SHORT));
+        patience.slept(SHORT);
+        patience.in_vain();
+        assert_eq!(patience.quiet(), Some(SHORT));
     }
 
     #[test]
     fn a_thread_looks_as_long_as_a_large_transfer_takes() {
         let patience = Patience::new();
-        patience.begun(8_000_000);
+        patience.moved(8_000_000);
         patience.slept(LONG + Duration::from_millis(1) - LEAST);
         assert_eq!(patience.quiet(), Some(LONG + Duration::from_millis(1)));
         // A short answer is to come.
-        patience.begun(8);
+        patience.moved(8);
         assert_eq!(patience.quiet(), Some(LONG + Duration::from_micros(500)));
-        (0..40).for_each(|_| patience.begun(8));
+        (0..40).for_each(|_| patience.moved(8));
         assert_eq!(patience.quiet(), Some(LONG + LEAST));
-        patience.begun(u64::MAX);
+        patience.moved(u64::MAX);
         assert_eq!(patience.quiet(), Some(LONGEST));
         patience.slept(LONGEST);
         assert_eq!(patience.quiet(), Some(SHORT));
@@ -133,6 +144,10 @@ mod tests {
         let adaptive = Look { quiet: Some(SHORT), all: None };
         assert!(adaptive.is_over(began, began, after(1)));
         assert!(!adaptive.is_over(began, after(9), after(9)) && adaptive.is_over(began, after(9), after(10)));
+        let large = Look { quiet: Some(LONG * 3), all: None };
+        assert!(!large.is_over(began, began, began + LONG * 2) && large.is_over(began, began, began + LONG * 3));
+        let came = began + LONG * 5;
+        assert!(!large.is_over(began, came, came + LONG - LEAST) && large.is_over(began, came, came + LONG));
         let busy = Look { quiet: None, all: None };
         assert!(!busy.is_over(began, began, after(1000)));
         let notify = Look { quiet: Some(Duration::ZERO), all: None };

@@ -460,8 +460,13 @@ impl Queue {
                 return Err(Errno(libc::EINTR));
             }
         }
-        // By reference: the end of the wait may look at the wire, which is not done under this lock.
-        if let (Some(_), Some(since)) = (&waits, *began) {
+        if taken + state.events.len() < least {
+            // A program that only looks does not wait.
+            if timeout != Some(Duration::ZERO) {
+                self.patience.in_vain();
+            }
+        } else if let (Some(_), Some(since)) = (&waits, *began) {
+            // By reference: the end of the wait may look at the wire, which is not done under this lock.
             self.patience.slept(since.elapsed());
         }
         let count = (most - taken).min(state.events.len());
@@ -502,5 +507,19 @@ mod tests {
         Taker::put(Some(&mut full), &queue, event(4));
         assert_eq!(handles(out), [1]);
         assert_eq!(queue.len(), 1, "there was no room");
+    }
+
+    #[test]
+    fn a_thread_that_waits_in_vain_does_not_look_longer_the_next_time() {
+        let queue = Queue::alone(1).unwrap();
+        let waits = || queue.patience.quiet();
+        let short = waits();
+        queue.patience.slept(Duration::ZERO);
+        let long = waits();
+        assert!(long > short);
+        assert!(queue.take(1, 1, Some(Duration::ZERO)).unwrap().is_empty());
+        assert_eq!(waits(), long, "that was no wait");
+        assert!(queue.take(1, 1, Some(Duration::from_millis(1))).unwrap().is_empty());
+        assert_eq!(waits(), short);
     }
 }

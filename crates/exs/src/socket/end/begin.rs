@@ -69,7 +69,6 @@ impl End {
             _ => protocol.receive(Op(op), at, buffer.wait_all),
         };
         begun.map_err(refused)?;
-        to.0.patience.begun(at.len);
         let (queue, memory) = self.holders(to.0, memory);
         self.pending.insert(Operation { queue, handle: to.1, kind, len: at.len, memory, lost: false });
         self.act();

@@ -33,6 +33,9 @@ impl End {
         event: Event,
         taker: Option<&mut Taker<'_>>,
     ) {
+        if let Ok(bytes) = event.result {
+            queue.patience.moved(bytes);
+        }
         if memory.lasting && self.idle.len() < IDLE {
             let (queue, _) = self.idle.push_mut((queue, memory));
             Taker::put(taker, queue, event);
