@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -94,7 +95,12 @@ impl Link {
     /// True if a message has begun to come, or the other process has ended.
     pub fn is_readable(&self) -> Result<bool, String> {
         let mut fds = [PollFd::new(&self.writer, PollFlags::IN)];
-        Ok(!self.reader.buffer().is_empty() || poll(&mut fds, Some(&Timespec::default())).map_err(text)? > 0)
+        match poll(&mut fds, Some(&Timespec::default())) {
+            Ok(ready) => Ok(ready > 0 || !self.reader.buffer().is_empty()),
+            // The caller looks again.
+            Err(Errno::INTR) => Ok(false),
+            Err(error) => Err(text(error)),
+        }
     }
 
     /// The next message.
@@ -132,5 +138,25 @@ impl Drop for Other {
         // It ends by itself when the stream ends, unless it hangs.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_readable_once_something_comes_or_its_other_end_is_gone() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (mut link, mut other) = (Link::new(ours).unwrap(), Link::new(theirs).unwrap());
+        assert!(!link.is_readable().unwrap());
+        (1..=2).for_each(|number| other.send(&number).unwrap());
+        assert!(link.is_readable().unwrap());
+        assert_eq!(link.receive(), Ok(1));
+        assert!(link.is_readable().unwrap(), "the second message was read with the first one");
+        assert_eq!(link.receive(), Ok(2));
+        assert!(!link.is_readable().unwrap());
+        drop(other);
+        assert!(link.is_readable().unwrap());
     }
 }

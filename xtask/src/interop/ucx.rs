@@ -27,9 +27,9 @@ const SIZED: &[&str] = &[
 /// Tests of 8 bytes. Asleep they wait for ever over TCP as well, by the program's own fault: they only poll here.
 const ATOMIC: &[&str] = &["ucp_add", "ucp_fadd", "ucp_swap", "ucp_cswap"];
 
-/// A test that only polls here, too. Asleep, its target waits for as many events as its peer sends requests, though it
-/// may have served the first requests in the barrier before. Then both wait for ever: over TCP without the device as
-/// well, in one of ten runs on a busy machine.
+/// A test that only polls here, too. Over RC it is RDMA READ, as the tests of [`ONE_SIDED`] are RDMA WRITE. Over UD its
+/// target waits, asleep, for as many events as its peer sends requests, though it may have served the first requests
+/// in the barrier before. Then both wait for ever: over TCP without the device as well, and soon on a busy machine.
 const GET: &str = "ucp_get";
 
 /// Tests that over RC are RDMA WRITE, which completes at the initiator only: a target that sleeps until it has an event

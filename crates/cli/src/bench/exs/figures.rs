@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::super::case::Bytes;
 use super::super::stats::{Spread, ratios};
 use super::super::table::Table;
-use super::{Bench, Figure, Task, Way, What};
+use super::{Bench, Paces, Task, Way, What};
 
 /// What a figure is compared with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -96,73 +96,92 @@ pub struct Met {
     pub ratio: Spread,
     /// The rounds that do not count: others slowed a core down.
     pub left_out: usize,
+    /// Others slowed a core down in nearly all rounds, so that all count.
+    pub slowed: bool,
     pub bound: String,
     /// The share of bytes that went directly into receives, in percent.
     pub direct: Option<f64>,
     pub met: bool,
 }
 
-/// A round on a core that is slower than at its best by this factor does not count, if others do. A virtual processor
-/// shares its core with those of other machines, and runs at half its pace while they use it. A copy hardly does, and a
-/// line of cache is not slower at all, so that no ratio of the two is the one of this machine.
+/// A round does not count in which a core was slower than at its best by this factor, if others do. A virtual processor
+/// shares its core with those of other machines, and runs at half its pace while they use it. A copy is hardly slower
+/// then, and a line of cache not at all: the ratio of the two is not that of this machine.
 const SLOWED: f64 = 1.25;
 /// Rounds are measured again at most so often, in multiples of the rounds that were asked for.
 const AGAIN: u32 = 2;
 
-/// A round.
-#[derive(Clone, Copy)]
+/// A round: the means of its halves, on the two cores as they were chosen and the other way round.
+#[derive(Clone, Copy, PartialEq, Debug)]
 struct Round {
     figure: f64,
     beside: f64,
-    /// See [`Bench::pace`]: the slowest.
-    pace: f64,
+    /// See [`Met::direct`]: the lower one of the two.
+    direct: Option<f64>,
+    /// The slowest paces.
+    paces: Paces,
 }
 
-/// The rounds that count: those at the best pace, or all if these are fewer than a third of those asked for.
-fn calm(rounds: &[Round], asked: u32, best_pace: f64) -> Vec<Round> {
-    let calm: Vec<_> = rounds.iter().filter(|round| round.pace <= best_pace * SLOWED).copied().collect();
-    if calm.len() < (asked as usize).div_ceil(3) { rounds.to_vec() } else { calm }
+impl Round {
+    /// True if no core was slowed down.
+    fn is_calm(&self, best: &Paces) -> bool {
+        self.paces.iter().zip(best).all(|(pace, best)| *pace <= best * SLOWED)
+    }
+}
+
+/// The rounds that count, and whether slow ones are among them: all count where fewer than a third of those asked for
+/// are calm.
+fn counted(rounds: &[Round], asked: u32, best: &Paces) -> (Vec<Round>, bool) {
+    let calm: Vec<_> = rounds.iter().filter(|round| round.is_calm(best)).copied().collect();
+    let slowed = calm.len() < (asked as usize).div_ceil(3);
+    (if slowed { rounds.to_vec() } else { calm }, slowed)
 }
 
 /// Measure one.
 pub fn measure(bench: &mut Bench<'_>, must: &Must) -> Result<Met, String> {
-    let (mut rounds, mut direct, mut beside): (Vec<Round>, _, _) = (Vec::new(), Vec::new(), String::new());
+    let (mut rounds, mut beside) = (Vec::<Round>::new(), String::new());
     let (what, asked) = (must.task.what, bench.options.rounds_of_musts());
-    for round in 0..asked.saturating_mul(1 + AGAIN) {
-        let at_best = rounds.iter().filter(|round| round.pace <= bench.best_pace * SLOWED).count();
-        if at_best >= asked as usize {
+    for number in 0..asked.saturating_mul(1 + AGAIN) {
+        if rounds.iter().filter(|round| round.is_calm(&bench.best)).count() >= asked as usize {
             break;
         }
-        let (mut ours, mut other, mut pace) = (Vec::new(), Vec::new(), 0.0);
+        let (mut figures, mut besides, mut paces) = (Vec::new(), Vec::new(), Paces::default());
         bench.on_both_cores(|bench| {
-            pace = bench.pace()?.max(pace);
+            let mut look = |bench: &mut Bench<'_>| {
+                let now = bench.paces()?;
+                paces = std::array::from_fn(|core| paces[core].max(now[core]));
+                Ok::<_, String>(())
+            };
+            look(bench)?;
             // Each of the two is the first one in every second round.
-            for first in [round % 2 == 1, round % 2 == 0] {
-                if first {
-                    let Figure { value, direct: share, .. } = bench.figure(&must.task)?;
-                    ours.push(value);
-                    direct.extend(share);
+            for is_ours in [number % 2 == 1, number % 2 == 0] {
+                if is_ours {
+                    figures.push(bench.figure(&must.task)?);
                 } else {
                     let (name, value) = bench.beside(must)?;
-                    other.push(value);
+                    besides.push(value);
                     beside = name;
                 }
             }
-            pace = bench.pace()?.max(pace);
-            Ok(())
+            look(bench)
         })?;
-        let (figure, beside) = (what.mean(ours.into_iter()), what.mean(other.into_iter()));
-        rounds.push(Round { figure, beside, pace });
+        rounds.push(Round {
+            figure: what.mean(figures.iter().map(|figure| figure.value)),
+            beside: what.mean(besides.into_iter()),
+            direct: figures.iter().filter_map(|figure| figure.direct).reduce(f64::min),
+            paces,
+        });
     }
-    let count = calm(&rounds, asked, bench.best_pace);
-    let left_out = rounds.len() - count.len();
-    let (figures, besides): (Vec<f64>, Vec<f64>) = count.iter().map(|round| (round.figure, round.beside)).unzip();
+    let (counted, slowed) = counted(&rounds, asked, &bench.best);
+    let left_out = rounds.len() - counted.len();
+    let (figures, besides): (Vec<f64>, Vec<f64>) = counted.iter().map(|round| (round.figure, round.beside)).unzip();
+    let direct: Vec<f64> = counted.iter().filter_map(|round| round.direct).collect();
     let ratio = ratios(&figures, &besides);
     let direct = (must.task.way == Way::Stream).then(|| Spread::of(&direct).median);
     let met =
         must.bound.holds(ratio.median) && must.direct.is_none_or(|least| direct.is_some_and(|share| share >= least));
     let (figure, beside_figure, bound) = (Spread::of(&figures), Spread::of(&besides), must.bound.to_string());
-    Ok(Met { task: must.task, figure, beside, beside_figure, ratio, left_out, bound, direct, met })
+    Ok(Met { task: must.task, figure, beside, beside_figure, ratio, left_out, slowed, bound, direct, met })
 }
 
 /// The results as a table.
@@ -181,8 +200,12 @@ pub fn table(all: &[Met]) -> Table {
         let direct = met.direct.map(|share| format!(", {share:.0} % direct")).unwrap_or_default();
         table.cell(format_args!("{}{direct}", met.bound));
         table.cell(if met.met { "yes" } else { "no" });
-        let left_out = if met.left_out > 0 { format!(", {} left out", met.left_out) } else { String::new() };
-        table.cell(format_args!("{:.2} to {:.2}{left_out}", met.ratio.low, met.ratio.high));
+        let note = match (met.left_out, met.slowed) {
+            (_, true) => ", on slow cores".to_owned(),
+            (0, _) => String::new(),
+            (count, _) => format!(", {count} left out"),
+        };
+        table.cell(format_args!("{:.2} to {:.2}{note}", met.ratio.low, met.ratio.high));
         table.end_row();
     }
     table
@@ -205,13 +228,13 @@ mod tests {
 
     #[test]
     fn rounds_on_a_slow_core_count_only_where_there_are_hardly_others() {
-        let round = |pace| Round { figure: pace, beside: 1.0, pace };
-        let paces =
-            |rounds: &[Round], asked| calm(rounds, asked, 4.0).iter().map(|round| round.pace).collect::<Vec<_>>();
-        let rounds = [round(4.0), round(5.0), round(5.1), round(9.0), round(8.0)];
-        assert_eq!(paces(&rounds, 3), [4.0, 5.0]);
-        assert_eq!(paces(&rounds, 6), [4.0, 5.0]);
-        assert_eq!(paces(&rounds, 7), [4.0, 5.0, 5.1, 9.0, 8.0]);
+        let round = |paces| Round { figure: 1.0, beside: 1.0, direct: None, paces };
+        // The second core is slower at its best than the first one while others use it.
+        let rounds = [[4.0, 9.0], [5.0, 9.0], [5.1, 9.0], [4.0, 12.0], [8.0, 9.0]].map(round);
+        let best = [4.0, 9.0];
+        assert_eq!(counted(&rounds, 3, &best), (rounds[..2].to_vec(), false));
+        assert_eq!(counted(&rounds, 6, &best), (rounds[..2].to_vec(), false));
+        assert_eq!(counted(&rounds, 7, &best), (rounds.to_vec(), true));
     }
 
     #[test]

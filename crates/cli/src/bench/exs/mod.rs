@@ -141,7 +141,7 @@ pub enum What {
 }
 
 impl What {
-    /// The mean of figures, one at least; of rates that of as many bytes at each.
+    /// The mean of figures, one at least; of rates it is the harmonic one, as if as many bytes went at each.
     fn mean(self, figures: impl ExactSizeIterator<Item = f64>) -> f64 {
         let count = figures.len() as f64;
         match self {
@@ -206,6 +206,10 @@ struct Row {
     ratio: Option<f64>,
 }
 
+/// The paces of the two cores: microseconds for the same arithmetic. Where the processes are not pinned, those of the
+/// two processes.
+type Paces = [f64; 2];
+
 /// Both processes, and what is measured with them.
 struct Bench<'a> {
     options: &'a Options,
@@ -217,8 +221,10 @@ struct Bench<'a> {
     near: Near,
     /// The cores of this process and of the other one. None: they are not pinned.
     cores: Option<(usize, usize)>,
-    /// The best pace of a core until now ([`work::pace`]).
-    best_pace: f64,
+    /// The two processes run the other way round now.
+    exchanged: bool,
+    /// The best pace of either core until now ([`work::pace`]).
+    best: Paces,
 }
 
 impl Bench<'_> {
@@ -230,6 +236,7 @@ impl Bench<'_> {
         let whole = self.budget;
         self.budget /= 2;
         let found = [(a, b), (b, a)].into_iter().map(|(ours, theirs)| {
+            self.exchanged = ours != a;
             self.other.send(&Order::Pin(theirs))?;
             pin::pin_all(ours);
             let () = self.other.receive()?;
@@ -240,13 +247,14 @@ impl Bench<'_> {
         found
     }
 
-    /// The pace of the slower one of the two cores. Each is looked at while the other process waits.
-    fn pace(&mut self) -> Result<f64, String> {
+    /// The paces of the two cores now. Each is looked at while the other process waits.
+    fn paces(&mut self) -> Result<Paces, String> {
         let ours = work::pace();
         self.other.send(&Order::Pace)?;
-        let theirs: f64 = self.other.receive()?;
-        self.best_pace = self.best_pace.min(ours).min(theirs);
-        Ok(ours.max(theirs))
+        let theirs = self.other.receive()?;
+        let paces = if self.exchanged { [theirs, ours] } else { [ours, theirs] };
+        self.best = std::array::from_fn(|core| self.best[core].min(paces[core]));
+        Ok(paces)
     }
 
     /// A figure of extended sockets, or of TCP.
@@ -369,7 +377,8 @@ pub fn run(options: &Options) -> Result<ExitCode, String> {
     let verbs = (!iwarp).then(open).transpose()?;
     let () = other.link.receive()?;
     let budget = Duration::from_millis(options.time);
-    let mut bench = Bench { options, budget, verbs, other: &mut other.link, near, cores, best_pace: f64::INFINITY };
+    let best = [f64::INFINITY; 2];
+    let mut bench = Bench { options, budget, verbs, other: &mut other.link, near, cores, exchanged: false, best };
     let measure = |must: &Must| figures::measure(&mut bench, must);
     let met = if musts { figures::musts().iter().map(measure).collect::<Result<_, _>>()? } else { Vec::new() };
     let rows = if options.figures { Vec::new() } else { bench.rows()? };

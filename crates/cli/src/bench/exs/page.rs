@@ -48,7 +48,7 @@ fn page(met: &[Met], rows: &[Row], plots: &[Plot], machine: &Machine, how: &str,
          is compared with, by the same processes and from and into the same memory; a ratio is the median of the\n\
          rounds' ratios, of which the first table shows the lowest and the highest. The target of READ and WRITE\n\
          polls where the peer of an extended socket does. A round on a core that others slowed down by a quarter is\n\
-         left out of the first table, if there are others. [exs.md](exs.md) says what the ways of transfer are.\n\n\
+         left out of the first table, unless nearly all are. [exs.md](exs.md) says what the ways of transfer are.\n\n\
          - Machine: {machine}.\n- {how}.\n\n\
          ## What must be reached\n\n"
     );
