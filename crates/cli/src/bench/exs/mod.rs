@@ -206,8 +206,8 @@ struct Row {
     ratio: Option<f64>,
 }
 
-/// The paces of the two cores: microseconds for the same arithmetic. Where the processes are not pinned, those of the
-/// two processes.
+/// The pace of either core: microseconds for a fixed piece of arithmetic. Where the processes are not pinned, it is the
+/// pace of either process.
 type Paces = [f64; 2];
 
 /// Both processes, and what is measured with them.
