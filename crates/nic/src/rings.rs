@@ -47,7 +47,8 @@ impl Rings {
         self.keep(|| Ring::Channel(channel.clone()))
     }
 
-    /// Ring now.
+    /// Ring now, in the order in which they were kept: a peer's thread that is woken by an acknowledgement is awake
+    /// when the program's answer comes. The other way round, a ping-pong of programs that sleep takes 10 us more.
     #[cold]
     pub(crate) fn ring(&mut self) {
         for ring in self.0.drain(..) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 use conformance::library;
 use exs::protocol::Kind;
 use exs::socket::{Event, EventKind, Exs, Options, Queue, Socket, WaitMode};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::common::{expect, one, pair};
 
@@ -111,6 +112,31 @@ fn a_thread_that_slept_for_long_leaves_the_wire_to_the_library() {
         rang.recv_timeout(conformance::PATIENCE).expect("two events");
         queue.set_bell(1, None);
         assert_eq!(queue.dequeue(4, 0, None).len(), 2);
+    }
+}
+
+/// The event of the completion channel that ends a sleep is taken from there before the next sleep.
+#[test]
+fn what_ended_a_sleep_ends_no_other() {
+    const LONG: Duration = Duration::from_millis(200);
+    let exs = Exs::new(&library()).expect("a device");
+    let (here, there) = pair(&exs, Options::new(Kind::SeqPacket));
+    let (queue, memory) = (sleepy(&exs), exs.memory(8).expect("memory"));
+    let used = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).expect("a time");
+    for round in 0..4 {
+        there.receive(&memory, 0..8, false, &queue, round).expect("a receive");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(LONG / 8);
+                here.send(&memory, 0..4, &sleepy(&exs), 0).expect("a send");
+            });
+            let before = used();
+            // The first wait goes on behind the event.
+            let events = queue.dequeue(2, 2, Some(LONG));
+            assert_eq!(events.iter().map(|event| event.handle).collect::<Vec<_>>(), [round]);
+            assert!(queue.dequeue(1, 1, Some(LONG)).is_empty());
+            assert!(used() - before < LONG / 2, "{:?} of two waits of {LONG:?}", used() - before);
+        });
     }
 }
 

@@ -26,6 +26,8 @@ pub(super) struct Lead {
     serves: AtomicBool,
     /// The waits of threads that led, since the thread of `Exs` last asked.
     waits: AtomicU32,
+    /// A sleep was ended by an event of the channel, which has not been taken from there.
+    untaken: AtomicBool,
     /// Wakes the thread that leads.
     wake: OwnedFd,
 }
@@ -35,7 +37,7 @@ impl Lead {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = wake.map_err(|errno| Errno(errno.raw_os_error()))?;
         let flag = || AtomicBool::new(false);
-        Ok(Lead { leads: flag(), led: flag(), serves: flag(), waits: AtomicU32::new(0), wake })
+        Ok(Lead { leads: flag(), led: flag(), serves: flag(), waits: AtomicU32::new(0), untaken: flag(), wake })
     }
 
     /// True if a thread leads.
@@ -96,15 +98,22 @@ impl Leads {
             let _ = io::read(&lead.wake, &mut [0; 8]);
         }
         if came {
-            // Another event of another queue is found by the next sleep.
-            let _ = channel.try_event();
+            lead.untaken.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
 
     /// Hand on what has come; what comes from now on ends the next sleep.
     pub fn arm(&self) {
-        self.0.progress();
+        let shared = &self.0;
+        // The event that ended the last sleep is taken only now: the program answers a message first, and the system
+        // calls for it pass while the answer travels. It is taken before the queue is armed: if the thread of `Exs` has
+        // taken it meanwhile, this takes a later one, whose completion the look finds. Another event of another queue
+        // ends the next sleep.
+        if shared.lead.untaken.swap(false, Ordering::Relaxed) {
+            let _ = shared.device.completions.channel.try_event();
+        }
+        shared.progress();
     }
 
     /// Hand on what has come.
