@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use libc::{c_int, c_void, size_t};
 use parking_lot::Mutex;
-use sys::ibv_context;
+use sys::{ibv_context, ibv_mr};
 use verbs::Errno;
 
 use crate::context::Context;
 use crate::dm::{MAX_SIZE, Memory};
-use crate::entry::{number, pointer};
+use crate::entry::{looked_up, number, pointer};
+use crate::mr::Mr;
 
 /// The memory that was given out, by its address, with its bytes.
 static GIVEN: Mutex<BTreeMap<usize, (usize, Arc<Memory>)>> = Mutex::new(BTreeMap::new());
@@ -53,4 +54,23 @@ pub unsafe extern "C" fn softrnic_dv_free(context: *mut ibv_context, addr: *mut 
         drop(memory);
         Ok(())
     })
+}
+
+/// `softrnic_dv_catch_faults`: small copies from and to the region may fault from now on.
+pub unsafe extern "C" fn softrnic_dv_catch_faults(mr: *mut ibv_mr) -> c_int {
+    number(|| {
+        // SAFETY: live or NULL (dv.h).
+        let this = unsafe { looked_up::<Mr, _>(mr) }?;
+        let nic = this.context()?.nic()?;
+        if !nic::caught::begin() {
+            return Err(Errno::EOPNOTSUPP);
+        }
+        nic.lock().guard_mr(this.id)
+    })
+}
+
+/// `softrnic_dv_fault`: 1 if the fault was this library's. Async-signal-safe.
+pub unsafe extern "C" fn softrnic_dv_fault(context: *mut c_void) -> c_int {
+    // SAFETY: NULL, or what a handler has got (dv.h).
+    (!context.is_null() && unsafe { nic::caught::fault(context) }).into()
 }

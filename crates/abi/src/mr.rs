@@ -86,7 +86,7 @@ impl Mr {
         Box::into_raw(Box::new(Mr { c, id: made.id, home: context.c(), _memory: memory, imported })).cast()
     }
 
-    fn context(&self) -> Result<&Context> {
+    pub(crate) fn context(&self) -> Result<&Context> {
         // SAFETY: a field that no thread writes; a context outlives its objects (ibv_close_device(3)).
         unsafe { Context::of((*self.c.get()).context) }
     }

@@ -83,5 +83,5 @@ macro_rules! programs {
 
 programs!(
     across badargs cancel child cqx devices disconnect dlvsym files handles ignored infiniband link outlived patcher
-    programs queues share shared tables wr
+    programs queues share shared tables vanish wr
 );

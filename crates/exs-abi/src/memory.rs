@@ -48,6 +48,7 @@ fn adopt(start: usize, len: usize, lasting: bool) -> Result<(Arc<Memory>, bool),
     };
     let adopted = |access: Access| -> rdma::Result<Arc<Memory>> {
         let mr = register(access)?;
+        pages::catch_faults(&mr);
         // If this fails, the plain region serves all transfers.
         let careful = device.careful().filter(|_| lasting);
         let careful = careful.and_then(|careful| register(access | careful & Access::ON_DEMAND).ok());

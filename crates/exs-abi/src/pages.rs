@@ -5,12 +5,15 @@
 //! kernel do. It hands every other fault to the action that was there before. No copy is interrupted: the load is made
 //! before it.
 //!
+//! A device of softrnic copies small parts of such memory in the same way, and the handlers hand its faults to it.
+//!
 //! The handlers are installed with the first registered memory. A program that installs its own later, and does not
 //! call the one before, gets the faults itself.
 
-use std::sync::Once;
+use std::sync::{Once, OnceLock};
 
 use libc::{c_int, c_void, siginfo_t};
+use rdma::{FaultAnswer, Mr};
 
 /// The smallest page.
 const PAGE: usize = 4096;
@@ -48,6 +51,15 @@ pub fn watch() {
     INSTALLED.call_once(handlers::install);
 }
 
+/// Have the device survive the loss of a region's memory, if it can.
+pub fn catch_faults(mr: &Mr) {
+    if cfg!(target_arch = "x86_64") {
+        mr.catch_faults(|answer| {
+            let _ = ANSWER.set(answer); // it is always this one
+        });
+    }
+}
+
 /// Let this thread of the library take SIGSEGV and SIGBUS, if it looks at memory of the program. A fault of a thread
 /// that blocks them ends the process, whatever the handler would do.
 pub fn let_faults_in() {
@@ -63,6 +75,9 @@ pub fn let_faults_in() {
 }
 
 static INSTALLED: Once = Once::new();
+
+/// The device's answer to its faults.
+static ANSWER: OnceLock<FaultAnswer> = OnceLock::new();
 
 /// Load the byte; the result is 0, or by the handler 1. The load is the first instruction.
 #[cfg(target_arch = "x86_64")]
@@ -92,6 +107,9 @@ mod handlers {
 
     /// No mapping has the address (sigaction(2); asm-generic/siginfo.h). The crate `libc` has no name for it.
     const SEGV_MAPERR: c_int = 1;
+    /// The mapping, or its protection key, does not permit the access.
+    const SEGV_ACCERR: c_int = 2;
+    const SEGV_PKUERR: c_int = 4;
 
     /// The action of a signal that was there before.
     struct Before {
@@ -156,12 +174,14 @@ mod handlers {
         };
         // SAFETY: the kernel's structures, for a handler with SA_SIGINFO; they are this handler's while it runs.
         let (registers, code) =
-            unsafe { (&mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs, (*info).si_code) };
+            unsafe { (&raw mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs, (*info).si_code) };
+        // SAFETY: as above.
+        let [at, looked_at] = [libc::REG_RIP, libc::REG_RDI].map(|register| unsafe { (*registers)[register as usize] });
         // A fault has a positive code; kill(2) and its like have none (sigaction(2)), and come at any instruction.
         // SAFETY: the field is valid for every fault, and the union is plain data in any case.
         let is_look = code > 0
-            && registers[libc::REG_RIP as usize] == misses as *const () as i64
-            && unsafe { (*info).si_addr() } as usize / PAGE == registers[libc::REG_RDI as usize] as usize / PAGE;
+            && at == misses as *const () as i64
+            && unsafe { (*info).si_addr() } as usize / PAGE == looked_at as usize / PAGE;
         // Memory that is not there: no mapping, or a mapping of a file beyond its end. A mapping without rights is: a
         // program may have made it so in order to get the fault.
         let is_gone = match signal {
@@ -170,7 +190,14 @@ mod handlers {
         };
         let has_handler = before.action().is_some_and(has_handler) && !before.spent.load(Ordering::Relaxed);
         if is_look && (is_gone || signal == libc::SIGSEGV && !has_handler) {
-            registers[libc::REG_RIP as usize] = has_missed as *const () as i64;
+            // SAFETY: as above.
+            unsafe { (*registers)[libc::REG_RIP as usize] = has_missed as *const () as i64 };
+            return;
+        }
+        let lacks_rights = signal == libc::SIGSEGV && [SEGV_ACCERR, SEGV_PKUERR].contains(&code);
+        // SAFETY: what this handler has got for a fault.
+        let is_answered = |answer: &FaultAnswer| unsafe { answer(context) != 0 };
+        if code > 0 && !(lacks_rights && has_handler) && ANSWER.get().is_some_and(is_answered) {
             return;
         }
         hand_on(before, signal, info, context);

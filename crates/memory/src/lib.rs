@@ -20,6 +20,7 @@
 pub mod arena;
 pub mod backing;
 pub mod biased;
+pub mod caught;
 pub mod co_copy;
 pub mod copying;
 pub mod deferred_close;

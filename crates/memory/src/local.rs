@@ -1,8 +1,8 @@
 //! Copies from and to memory of this process that the program has registered.
 //!
 //! `guarded` memory may go at any time (ON_DEMAND regions, files that can be cut off: [`crate::files`]). It is reached
-//! through the kernel, which answers EFAULT where a plain access would be a SIGSEGV or SIGBUS. See the crate's page for
-//! why these functions are not `unsafe`.
+//! through the kernel, which answers EFAULT where a plain access would be a SIGSEGV or SIGBUS, or by copies whose
+//! faults are caught ([`crate::caught`]). See the crate's page for why these functions are not `unsafe`.
 
 use core::hint::cold_path;
 use core::ops::ControlFlow;
@@ -12,7 +12,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use verbs::Errno;
 use wire::{AtomicOp, Fault, Span};
 
-use crate::{files, maps, single_copy};
+use crate::{caught, files, maps, single_copy};
 
 /// Copies `dst.len()` bytes from `addr`.
 ///
@@ -42,12 +42,25 @@ pub fn store(addr: u64, guarded: bool, src: &[u8]) -> Result<(), Fault> {
 pub(crate) unsafe fn load_raw(addr: u64, guarded: bool, dst: *mut u8, len: usize) -> Result<(), Fault> {
     if guarded {
         cold_path();
-        return single_copy::own(addr, dst.expose_provenance() as u64, len);
+        // SAFETY: `dst` by this function's contract, whatever has become of `addr`.
+        return unsafe { careful(addr, dst.expose_provenance() as u64, len) };
     }
     // SAFETY: `dst` by this function's contract; `addr` was checked against a region, which the program has promised
     // to keep mapped. `copy` (not `copy_nonoverlapping`): a program may register anything, our rings' heap included.
     unsafe { ptr::copy(ptr::with_exposed_provenance::<u8>(addr as usize), dst, len) };
     Ok(())
+}
+
+/// Copies within this process, where the program's place may be gone.
+///
+/// # Safety
+/// As [`caught::copy`].
+unsafe fn careful(from: u64, to: u64, len: usize) -> Result<(), Fault> {
+    if caught::serves(len) {
+        // SAFETY: this function's contract.
+        return unsafe { caught::copy(from, to, len) };
+    }
+    single_copy::own(from, to, len)
 }
 
 /// [`load_raw`] by stores that go around the caches, to memory. Only ordered before what follows by [`around_fence`].
@@ -117,7 +130,8 @@ unsafe fn stream_lines(src: *const u8, dst: *mut u8, lines: usize) {
 pub(crate) unsafe fn store_raw(addr: u64, guarded: bool, src: *const u8, len: usize) -> Result<(), Fault> {
     if guarded {
         cold_path();
-        return single_copy::own(src.expose_provenance() as u64, addr, len);
+        // SAFETY: `src` by this function's contract, whatever has become of `addr`.
+        return unsafe { careful(src.expose_provenance() as u64, addr, len) };
     }
     // SAFETY: as in `load_raw`, with the directions exchanged.
     unsafe { ptr::copy(src, ptr::with_exposed_provenance_mut::<u8>(addr as usize), len) };
@@ -182,8 +196,9 @@ pub fn copy(source: &[Span], target: &[Span]) -> Result<(), bool> {
     while let (Some(from), Some(to)) = (s.piece(), t.piece()) {
         let len = from.len.min(to.len);
         if from.guarded || to.guarded {
-            single_copy::own(from.addr, to.addr, len as usize)
-                .map_err(|_| populate(from.addr, u64::from(len), false).is_err())?;
+            // SAFETY: both are the program's.
+            let copied = unsafe { careful(from.addr, to.addr, len as usize) };
+            copied.map_err(|Fault| populate(from.addr, u64::from(len), false).is_err())?;
         } else {
             // SAFETY: both were checked against regions (see the crate's page); they may overlap, hence `copy`.
             unsafe {

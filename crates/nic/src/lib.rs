@@ -45,6 +45,7 @@ pub use core::{Core, Guard};
 pub use engine::{CqOpts, Managed, ManagedQueue, MrInfo, MwKind, QueueRules, QueueState, Side, array_bytes};
 /// For sections of the C interface that mostly one thread enters.
 pub use memory::biased::RawBiased;
+pub use memory::caught;
 pub use taps::StreamTap;
 pub use taps::fault::calls::Fails;
 pub use taps::fault::spec::DeviceFault;

@@ -18,6 +18,7 @@ pub struct Library {
     cm: Result<CmApi, String>,
     pub(crate) dv: Option<DvApi>,
     pub(crate) near: Option<NearApi>,
+    pub(crate) faults: Option<FaultsApi>,
     path: String,
 }
 
@@ -124,6 +125,12 @@ api! {
     free = c"softrnic_dv_free"(*mut ibv_context, *mut c_void) -> c_int;
 }
 
+api! {
+    FaultsApi;
+    catch = c"softrnic_dv_catch_faults"(*mut ibv_mr) -> c_int;
+    fault = c"softrnic_dv_fault"(*mut c_void) -> c_int;
+}
+
 /// The versions that libibverbs gives its functions, and librdmacm those above. For an unversioned request the linker
 /// could find the functions of 2006, whose structures differ.
 const VERSIONS: [&CStr; 6] =
@@ -199,7 +206,9 @@ impl Library {
         let dv = unsafe { DvApi::look_up(|name| symbol(handle, name)) };
         // SAFETY: likewise, and softrnic/dv.h.
         let near = unsafe { NearApi::look_up(handle) }.ok();
-        Ok(Arc::new(Library { api, cm, dv, near, path }))
+        // SAFETY: as above.
+        let faults = unsafe { FaultsApi::look_up(handle) }.ok();
+        Ok(Arc::new(Library { api, cm, dv, near, faults, path }))
     }
 
     /// The functions of connections. ENOSYS: there is no librdmacm, or it is too old.

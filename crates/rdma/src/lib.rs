@@ -70,7 +70,7 @@ pub use device::{AsyncEvent, AsyncSource, Context, Device, GidEntry, Pd, Xrcd};
 pub use dm::{Dm, DmMr};
 pub use error::{Error, Result};
 pub use fork::{is_child, watch_forks};
-pub use memory::{Mr, Mw, MwKind, Sge};
+pub use memory::{FaultAnswer, Mr, Mw, MwKind, Sge};
 pub use post::{Bind, Data, RecvWr, SendOp, SendWr};
 pub use prepared::{RecvList, RecvRequest, SendList, SendRequest};
 pub use qp::{Ah, Connect, Qp, QpOptions};

@@ -1,5 +1,6 @@
 //! Registered memory.
 
+use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -12,6 +13,9 @@ use verbs::Access;
 use crate::error::{Error, Result, number, pointer};
 use crate::pages::Pages;
 use crate::{Errno, Pd};
+
+/// What [`Mr::catch_faults`] gives a handler: `softrnic_dv_fault`.
+pub type FaultAnswer = unsafe extern "C" fn(*mut c_void) -> c_int;
 
 /// A memory region.
 ///
@@ -194,6 +198,17 @@ impl Mr {
         // SAFETY: the fields are taken once, out of a value that is not dropped.
         drop(unsafe { (std::ptr::read(&mr.pages), std::ptr::read(&mr.pd)) });
         Ok(())
+    }
+
+    /// For memory that the caller may unmap, in a program with a handler of SIGSEGV and SIGBUS: have an access to
+    /// memory that is gone end its request, without a system call for small copies (`softrnic_dv_catch_faults`).
+    /// `install` has the handler call this function with its third argument: 1 says that a copy of the device has
+    /// faulted, and nothing is left to be done. False: the device does not; `install` may have been called.
+    pub fn catch_faults(&self, install: impl FnOnce(FaultAnswer)) -> bool {
+        let Some(faults) = &self.pd.context.library().faults else { return false };
+        install(faults.fault);
+        // SAFETY: a live region.
+        unsafe { (faults.catch)(self.raw.as_ptr()) == 0 }
     }
 
     pub(crate) fn as_ptr(&self) -> *mut ibv_mr {

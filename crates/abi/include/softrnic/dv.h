@@ -39,6 +39,29 @@ __attribute__((weak)) void *softrnic_dv_alloc(struct ibv_context *context, size_
  */
 __attribute__((weak)) int softrnic_dv_free(struct ibv_context *context, void *addr);
 
+/*
+ * For a region whose memory may go while it is registered (munmap(2), a file that is cut off), of a program whose handler of SIGSEGV and
+ * SIGBUS calls softrnic_dv_fault(). An access to memory that is gone ends the request as with IBV_ACCESS_ON_DEMAND: IBV_WC_LOC_PROT_ERR,
+ * or IBV_WC_REM_OP_ERR for a peer. Copies of up to 16 KiB are made without a system call for that: they fault, and fail. So are those of
+ * all ON_DEMAND regions from then on. Longer copies, and those of threads that block one of the two signals when they make their first
+ * one, go through the kernel; the library's own threads block them. Peers reach the region as before, also where it lies in memory
+ * that they map: what the program unmaps stays there for them, as with an adapter.
+ *
+ * To be called before the region is used. It lasts until ibv_dereg_mr(3), or ibv_rereg_mr(3) with other memory. A program that replaces
+ * its handler later gets the faults itself.
+ *
+ * 0, or an errno: EINVAL if `mr` is NULL, or has no memory (ibv_alloc_null_mr(3)); EOPNOTSUPP if it is another device's, or on other
+ * processors than x86-64.
+ */
+__attribute__((weak)) int softrnic_dv_catch_faults(struct ibv_mr *mr);
+
+/*
+ * To be called by a handler with SA_SIGINFO, with its third argument, for a fault (si_code > 0). 1: a copy of the library has faulted;
+ * it fails when the handler returns, which is all that is left to be done. 0: the fault is not the library's, or `context` is NULL.
+ * Async-signal-safe; it changes nothing but `context`, and not errno.
+ */
+__attribute__((weak)) int softrnic_dv_fault(void *context);
+
 #ifdef __cplusplus
 }
 #endif

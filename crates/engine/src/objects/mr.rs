@@ -54,10 +54,14 @@ impl<P: Env> Engine<P> {
         Ok((id, LKey(key)))
     }
 
-    /// Has a region reached as an ON_DEMAND one, since its memory may go although the region is not ON_DEMAND. The
-    /// region was registered, or registered anew, just before.
+    /// Has a region reached as an ON_DEMAND one, since its memory may go although the region is not ON_DEMAND. No
+    /// request has used the region since it was registered, or registered anew.
+    ///
+    /// # Errors
+    /// EINVAL: no such region, or one without memory.
     pub fn guard_mr(&mut self, mr: MrId) -> Result<()> {
-        let info = self.mem.mrs.get(mr).ok_or(Errno::EINVAL)?.info;
+        let found = self.mem.mrs.get(mr).filter(|found| found.backing != Backing::Null).ok_or(Errno::EINVAL)?;
+        let info = found.info;
         self.mem.change_mr(mr, info, Backing::Guarded)
     }
 

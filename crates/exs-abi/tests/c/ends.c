@@ -71,8 +71,31 @@ static void late_taker(int port)
 	free(all);
 }
 
+// Once it is told a length over a second connection, it takes a packet of which the sender has lost the memory.
+static void told_taker(int port)
+{
+	int fd = connected(SOCK_SEQPACKET, port), tell = connected(SOCK_SEQPACKET, port), len;
+	static char large[LEN];
+	EQUALS(exs_recv(tell, &len, sizeof len, 0, SYNC, LOOSE), sizeof len);
+	REFUSED(exs_recv(fd, large, len, 0, SYNC, LOOSE), ECONNRESET);
+	closed(fd);
+	closed(tell);
+}
+
+// So it sends bytes for which the receiver has no memory any more. They may go through the ring.
+static void told_giver(int port)
+{
+	int fd = connected(SOCK_STREAM, port), tell = connected(SOCK_STREAM, port), len;
+	static char large[LEN];
+	EQUALS(exs_recv(tell, &len, sizeof len, MSG_WAITALL, SYNC, LOOSE), sizeof len);
+	CHECK(exs_send(fd, large, len, 0, SYNC, LOOSE) == len || errno == ECONNRESET);
+	closed(fd);
+	closed(tell);
+}
+
 const struct part PARTS[] = {{"mortal", mortal}, {"echo", echoes},   {"giver", giver},
-			     {"taker", taker},   {"small giver", small_giver}, {"late taker", late_taker}, {NULL, NULL}};
+			     {"taker", taker},   {"small giver", small_giver}, {"late taker", late_taker},
+			     {"told taker", told_taker}, {"told giver", told_giver}, {NULL, NULL}};
 
 static char bytes[4096];
 
@@ -137,13 +160,6 @@ static void vanished(exs_qhandle_t queue)
 	closed(fd);
 	closed(from);
 	EQUALS(munmap(around, ROOM), 0);
-}
-
-// The last page of a buffer goes. A mapping without rights takes its place, so no other mapping comes to lie there.
-static void lose(char *buffer)
-{
-	void *last = buffer + LEN - PAGE;
-	CHECK(mmap(last, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == last);
 }
 
 // A page beyond the end of a file is no memory either (mmap(2): SIGBUS).
@@ -277,14 +293,14 @@ static void vanished_later(exs_qhandle_t queue)
 		int fd = accepted(from);
 		if (receives) {
 			EQUALS(exs_recv(fd, gone, LEN, 0, queue, 1, handle), 0);
-			lose(gone);
+			lose_page(gone + LEN - PAGE);
 			EQUALS(exs_send(fd, bytes, 1, 0, SYNC, LOOSE), 1);
 			EVENT(queue, EXS_EVT_RECV, 1, EFAULT);
 		} else {
 			EQUALS(exs_send(fd, gone, LEN, 0, queue, 1, handle), 0);
-			lose(gone);
+			lose_page(gone + LEN - PAGE);
 			EQUALS(exs_recv(fd, large, LEN, 0, SYNC, LOOSE), LEN);
-			EVENT(queue, EXS_EVT_SEND, 1, ECONNRESET);
+			EVENT(queue, EXS_EVT_SEND, 1, EFAULT);
 		}
 		REFUSED(exs_send(fd, bytes, 1, 0, queue, 2, LOOSE), ECONNRESET);
 		finish(peer);
@@ -294,6 +310,40 @@ static void vanished_later(exs_qhandle_t queue)
 		closed(from);
 		EQUALS(munmap(gone, LEN), 0);
 		free(large);
+	}
+}
+
+// So where the peer goes there: it READs a send, and WRITEs into a receive of a stream.
+static void vanished_for_peers(exs_qhandle_t queue)
+{
+	static const int LENGTHS[] = {10, 300, 1000, PAGE, PAGE + 1, 4 * PAGE, LEN};
+	for (size_t i = 0; i < 2 * sizeof LENGTHS / sizeof *LENGTHS; i++) {
+		int len = LENGTHS[i / 2];
+		bool receives = i % 2;
+		if (!receives && len < 300)
+			continue; // it goes with the call
+		char *gone = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+		CHECK(gone != MAP_FAILED);
+		exs_mhandle_t handle = exs_mregister(gone, LEN, 0);
+		CHECK(handle != EXS_MHANDLE_INVALID);
+		int from = listener(receives ? SOCK_STREAM : SOCK_SEQPACKET);
+		struct peer *peer = start(receives ? "told giver" : "told taker", port_of(from));
+		int fd = accepted(from), tell = accepted(from);
+		if (receives)
+			EQUALS(exs_recv(fd, gone, len, MSG_WAITALL, queue, 1, handle), 0);
+		else
+			EQUALS(exs_send(fd, gone, len, 0, queue, 1, handle), 0);
+		lose_page(gone + (len - 1) / PAGE * PAGE);
+		EQUALS(exs_send(tell, &len, sizeof len, 0, SYNC, LOOSE), sizeof len);
+		EVENT(queue, receives ? EXS_EVT_RECV : EXS_EVT_SEND, 1, EFAULT);
+		REFUSED(exs_send(fd, bytes, 1, 0, queue, 2, LOOSE), ECONNRESET);
+		finish(peer);
+		no_event(queue);
+		EQUALS(exs_mderegister(handle), 0);
+		closed(fd);
+		closed(tell);
+		closed(from);
+		EQUALS(munmap(gone, LEN), 0);
 	}
 }
 
@@ -360,6 +410,7 @@ void test(void)
 	vanished_small_later(queue);
 	vanished_sends();
 	vanished_later(queue);
+	vanished_for_peers(queue);
 	in_use(queue);
 	forked(queue);
 	no_event(queue);

@@ -24,8 +24,8 @@ use super::pending::Pending;
 use super::queue::{Event, EventKind, Queue, Taker};
 use super::{Memory, Options};
 use crate::protocol::{
-    Connection, Done, HEADER, Hello, Kind, Message, NOTICE, NoticePlaces, Op, Outcome, Output, ROW, Remote, Reset,
-    TOGETHER, Transferred,
+    Buffer, Connection, Done, HEADER, Hello, Kind, Message, NOTICE, NoticePlaces, Op, Outcome, Output, ROW, Remote,
+    Reset, TOGETHER, Transferred,
 };
 pub(super) use begin::Part;
 use notice::Notices;
@@ -82,7 +82,7 @@ struct Operation {
     queue: Arc<Queue>,
     handle: u64,
     kind: EventKind,
-    len: u64,
+    at: Buffer,
     /// Registered as long as it is in use.
     memory: Arc<Memory>,
     /// The memory was not there when bytes went there.
@@ -570,17 +570,17 @@ impl End {
             self.posted += 1;
         }
         let Some(operation) = self.pending.remove(op.0) else { return Ok(()) };
-        let Operation { queue, handle, kind, len, memory, lost } = operation;
+        let Operation { queue, handle, kind, at, memory, lost } = operation;
         let mut event = Event::new(kind, handle, Ok(0));
         match outcome {
-            Outcome::Sent => event.result = Ok(len),
+            Outcome::Sent => event.result = Ok(at.len),
             Outcome::Received { len, truncated, end } => {
                 (event.result, event.truncated, event.end) = (Ok(len), truncated, end);
             }
             Outcome::Cancelled => event.result = Err(Errno(libc::ECANCELED)),
             Outcome::Failed(why) => event.result = Err(errno(why)),
         }
-        if lost {
+        if lost || matches!(outcome, Outcome::Failed(Reset::Peer)) && memory.is_gone(at) {
             event.result = Err(Errno(libc::EFAULT));
         }
         if self.leaving.is_empty() && !waits {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use rdma::{Errno, Mr};
 
+use crate::protocol::Buffer;
+
 /// Registered memory. It stays registered while an operation uses it.
 pub struct Memory {
     pub(super) mr: Arc<Mr>,
@@ -18,9 +20,12 @@ pub struct Memory {
 /// Tells whether the pages of an address and a length are mapped.
 pub type Look = fn(usize, usize) -> bool;
 
-/// Up to this many bytes a transfer uses the plain region: a careful access is a system call, which costs as much as
-/// the transfer.
+/// Up to this many bytes a transfer uses the plain region: a careful access may be a system call, which costs as much
+/// as the transfer.
 const PLAIN: usize = 4096;
+
+/// Up to this many bytes [`Memory::is_gone`] looks at.
+const LOOKED_AT: u64 = 16 << 20;
 
 impl Memory {
     /// Memory that the caller has registered in [`super::Exs::domain`], with [`super::Exs::access`]. `careful`: the
@@ -47,6 +52,12 @@ impl Memory {
     /// False if the pages of a part are known to be gone.
     pub(super) fn is_there(&self, offset: u64, len: u64) -> bool {
         self.look.is_none_or(|look| look((self.mr.addr() + offset) as usize, len as usize))
+    }
+
+    /// True if an operation of a lost connection has lost its memory: the peer's access may have found it gone, of
+    /// which only the device is told. To look at longer ones could take milliseconds.
+    pub(super) fn is_gone(&self, at: Buffer) -> bool {
+        at.len <= LOOKED_AT && !self.is_there(at.offset, at.len)
     }
 
     /// As [`Memory::is_there`], for a request of the device. A large one needs no look, which would take its time under

@@ -70,7 +70,7 @@ impl End {
         };
         begun.map_err(refused)?;
         let (queue, memory) = self.holders(to.0, memory);
-        self.pending.insert(Operation { queue, handle: to.1, kind, len: at.len, memory, lost: false });
+        self.pending.insert(Operation { queue, handle: to.1, kind, at, memory, lost: false });
         self.act();
         self.post_spare();
         Ok(op)
