@@ -62,10 +62,12 @@ pub unsafe extern "C" fn softrnic_dv_catch_faults(mr: *mut ibv_mr) -> c_int {
         // SAFETY: live or NULL (dv.h).
         let this = unsafe { looked_up::<Mr, _>(mr) }?;
         let nic = this.context()?.nic()?;
-        if !nic::caught::begin() {
+        if !nic::caught::CAN {
             return Err(Errno::EOPNOTSUPP);
         }
-        nic.lock().guard_mr(this.id)
+        nic.lock().guard_mr(this.id)?;
+        nic::caught::begin();
+        Ok(())
     })
 }
 

@@ -52,7 +52,7 @@ fn adopt(start: usize, len: usize, lasting: bool) -> Result<(Arc<Memory>, bool),
         // If this fails, the plain region serves all transfers.
         let careful = device.careful().filter(|_| lasting);
         let careful = careful.and_then(|careful| register(access | careful & Access::ON_DEMAND).ok());
-        Ok(Memory::adopt(mr, careful, pages::are_there, lasting))
+        Ok(Memory::adopt(mr, careful, pages::look, lasting))
     };
     let all = adopted(access).map(|memory| (memory, true));
     let remote = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;

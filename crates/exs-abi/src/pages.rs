@@ -12,6 +12,7 @@
 
 use std::sync::{Once, OnceLock};
 
+use exs::socket::By;
 use libc::{c_int, c_void, siginfo_t};
 use rdma::{FaultAnswer, Mr};
 
@@ -20,6 +21,42 @@ const PAGE: usize = 4096;
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// True if `len` bytes can be read, as far as this can be found out.
+pub fn look(start: usize, len: usize, by: By) -> bool {
+    match by {
+        By::Loads => are_there(start, len),
+        By::Kernel => is_readable(start, len),
+    }
+}
+
+/// True if the kernel can read a byte of each page, or does not say.
+fn is_readable(start: usize, len: usize) -> bool {
+    /// UIO_MAXIOV (process_vm_readv(2)).
+    const AT_ONCE: usize = 1024;
+    let Some(last) = len.checked_sub(1).and_then(|len| start.checked_add(len)) else { return true };
+    let mut pages = (start..=last).step_by(PAGE).chain([last]).peekable();
+    let mut bytes = [0u8; AT_ONCE];
+    let mut asked = Vec::with_capacity(AT_ONCE);
+    while pages.peek().is_some() {
+        asked.clear();
+        asked.extend(pages.by_ref().take(AT_ONCE).map(|at| libc::iovec { iov_base: at as *mut c_void, iov_len: 1 }));
+        let into = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: asked.len() };
+        // SAFETY: as many bytes of the array as there are entries; the kernel checks the program's addresses.
+        let read = unsafe {
+            let of = (asked.as_ptr(), asked.len() as libc::c_ulong);
+            libc::process_vm_readv(libc::getpid(), &raw const into, 1, of.0, of.1, 0)
+        };
+        let is_fault = read < 0 && std::io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT);
+        if is_fault || read >= 0 && (read as usize) < asked.len() {
+            return false;
+        }
+        if read < 0 {
+            return true; // a filter of system calls
+        }
+    }
+    true
+}
+
+/// [`By::Loads`].
 #[cfg(target_arch = "x86_64")]
 pub fn are_there(start: usize, len: usize) -> bool {
     let Some(last) = len.checked_sub(1).and_then(|len| start.checked_add(len)) else { return true };
@@ -107,9 +144,6 @@ mod handlers {
 
     /// No mapping has the address (sigaction(2); asm-generic/siginfo.h). The crate `libc` has no name for it.
     const SEGV_MAPERR: c_int = 1;
-    /// The mapping, or its protection key, does not permit the access.
-    const SEGV_ACCERR: c_int = 2;
-    const SEGV_PKUERR: c_int = 4;
 
     /// The action of a signal that was there before.
     struct Before {
@@ -132,6 +166,12 @@ mod handlers {
     }
 
     static BEFORE: [Before; 2] = [const { Before::new() }; 2];
+
+    /// A fault has a positive code; kill(2) and its like have none (sigaction(2)), and come at any instruction. So does
+    /// the news of a broken page that no instruction has met.
+    fn is_fault(signal: c_int, code: c_int) -> bool {
+        code > 0 && (signal, code) != (libc::SIGBUS, libc::BUS_MCEERR_AO)
+    }
 
     fn has_handler(action: &libc::sigaction) -> bool {
         action.sa_sigaction != libc::SIG_DFL && action.sa_sigaction != libc::SIG_IGN
@@ -177,9 +217,8 @@ mod handlers {
             unsafe { (&raw mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs, (*info).si_code) };
         // SAFETY: as above.
         let [at, looked_at] = [libc::REG_RIP, libc::REG_RDI].map(|register| unsafe { (*registers)[register as usize] });
-        // A fault has a positive code; kill(2) and its like have none (sigaction(2)), and come at any instruction.
         // SAFETY: the field is valid for every fault, and the union is plain data in any case.
-        let is_look = code > 0
+        let is_look = is_fault(signal, code)
             && at == misses as *const () as i64
             && unsafe { (*info).si_addr() } as usize / PAGE == looked_at as usize / PAGE;
         // Memory that is not there: no mapping, or a mapping of a file beyond its end. A mapping without rights is: a
@@ -194,10 +233,10 @@ mod handlers {
             unsafe { (*registers)[libc::REG_RIP as usize] = has_missed as *const () as i64 };
             return;
         }
-        let lacks_rights = signal == libc::SIGSEGV && [SEGV_ACCERR, SEGV_PKUERR].contains(&code);
+        // Whatever is wrong with the memory: the device copies under its lock, where no handler of the program may run.
         // SAFETY: what this handler has got for a fault.
         let is_answered = |answer: &FaultAnswer| unsafe { answer(context) != 0 };
-        if code > 0 && !(lacks_rights && has_handler) && ANSWER.get().is_some_and(is_answered) {
+        if is_fault(signal, code) && ANSWER.get().is_some_and(is_answered) {
             return;
         }
         hand_on(before, signal, info, context);
@@ -208,7 +247,7 @@ mod handlers {
         let Some(action) = before.action() else { return };
         // SAFETY: the kernel's structure, as in `handle`.
         let code = unsafe { (*info).si_code };
-        let is_fault = code > 0 && (signal, code) != (libc::SIGBUS, libc::BUS_MCEERR_AO);
+        let is_fault = is_fault(signal, code);
         // A fault cannot be ignored.
         if action.sa_sigaction == libc::SIG_IGN && !is_fault {
             return;

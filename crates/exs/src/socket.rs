@@ -34,7 +34,7 @@ use crate::protocol::{Reset, Transferred};
 use end::{End, Part};
 pub use options::Options;
 pub use queue::{Bell, Event, EventKind, Queue, WaitMode};
-pub use region::{Look, Memory};
+pub use region::{By, Look, Memory};
 use shared::Shared;
 
 /// EXS over one verbs library, and one device of it: the one of 127.0.0.1.

@@ -269,23 +269,23 @@ impl Peer {
             // Where the last whole word begins, counted from `to`; what follows are fewer than 8 bytes.
             let last = (end.wrapping_sub(to as usize)).checked_sub(8).filter(|last| *last < now as usize);
             match last {
-                Some(last) if !piece.guarded => {
+                Some(last) => {
                     // A copy of many bytes may write the last of them first, so this copy is made in three parts.
                     // SAFETY: `to` is valid for writes of `now` bytes. The peer may write there too, and no reference
                     // to these bytes exists.
-                    unsafe { local::load_raw(piece.addr, false, to, last)? };
+                    unsafe { local::load_raw(piece.addr, piece.guarded, to, last)? };
                     let mut word = [0u8; 8];
-                    local::load(piece.addr + last as u64, false, &mut word)?;
+                    local::load(piece.addr + last as u64, piece.guarded, &mut word)?;
                     // SAFETY: the 8 bytes at `last` are within those at `to`, and aligned, for `end` is.
                     let at = unsafe { AtomicU64::from_ptr(to.add(last).cast()) };
                     at.store(u64::from_ne_bytes(word), Ordering::Release);
                     fence(Ordering::Release);
                     let rest = now as usize - last - 8;
                     // SAFETY: as above: `last + 8 + rest` is `now`.
-                    unsafe { local::load_raw(piece.addr + last as u64 + 8, false, to.add(last + 8), rest)? };
+                    unsafe { local::load_raw(piece.addr + last as u64 + 8, piece.guarded, to.add(last + 8), rest)? };
                 }
                 // SAFETY: as above.
-                _ => unsafe { local::load_raw(piece.addr, piece.guarded, to, now as usize)? },
+                None => unsafe { local::load_raw(piece.addr, piece.guarded, to, now as usize)? },
             }
             from.advance(now);
             done += now;

@@ -20,16 +20,17 @@ const MOST: usize = 16 << 10;
 /// A handler hands its faults over.
 static CATCHES: AtomicBool = AtomicBool::new(false);
 
-/// From now on a handler of the program calls [`fault`] first. False: nothing is caught on this processor.
-pub fn begin() -> bool {
-    let can = cfg!(all(target_arch = "x86_64", not(miri)));
-    CATCHES.store(can, Ordering::Relaxed);
-    can
+/// False: nothing is caught on this processor.
+pub const CAN: bool = cfg!(all(target_arch = "x86_64", not(miri)));
+
+/// From now on a handler of the program calls [`fault`] first.
+pub fn begin() {
+    CATCHES.store(CAN, Ordering::Relaxed);
 }
 
 thread_local! {
-    /// Whether this thread takes SIGSEGV and SIGBUS. None: it has not been asked. A fault of a thread that blocks them
-    /// ends the process (sigprocmask(2)).
+    /// Whether this thread takes SIGSEGV and SIGBUS. None: it has not been asked; to ask each time would take a system
+    /// call. A fault of a thread that blocks them ends the process (sigprocmask(2)).
     static TAKES: Cell<Option<bool>> = const { Cell::new(None) };
 }
 
@@ -75,7 +76,9 @@ mod machine {
     use core::ffi::c_void;
 
     // Every instruction that may fault lies between the first two labels, and none of them changes the stack: what
-    // stands behind the third one may follow each of them. Values of 4 and 8 bytes are copied whole.
+    // stands behind the third one may follow each of them. Values of 4 and 8 bytes are copied whole. The stores of one
+    // string instruction may be seen in any order, and those behind it after them (Intel SDM vol. 3, 8.2.4): the last
+    // word, or byte, for which a program may wait, has a store of its own.
     core::arch::global_asm!(
         ".pushsection .text.softrnic_caught, \"ax\", @progbits",
         ".hidden softrnic_caught_copy",
@@ -92,7 +95,7 @@ mod machine {
         "cmp rdx, 8",
         "jae 2f",
         "cmp rdx, 4",
-        "jb 3f",
+        "jb 5f",
         "mov eax, dword ptr [rsi]",
         "mov ecx, dword ptr [rsi + rdx - 4]",
         "mov dword ptr [rdi], eax",
@@ -107,6 +110,23 @@ mod machine {
         "xor eax, eax",
         "ret",
         "3:",
+        "lea rcx, [rdx - 8]",
+        "lea rax, [rdi + rdx]",
+        "test al, 7",
+        "jnz 4f",
+        "rep movsb",
+        "mov rax, qword ptr [rsi]",
+        "mov qword ptr [rdi], rax",
+        "xor eax, eax",
+        "ret",
+        "4:",
+        "add rcx, 7",
+        "rep movsb",
+        "mov al, byte ptr [rsi]",
+        "mov byte ptr [rdi], al",
+        "xor eax, eax",
+        "ret",
+        "5:",
         "mov rcx, rdx",
         "rep movsb",
         "xor eax, eax",

@@ -41,14 +41,16 @@ __attribute__((weak)) int softrnic_dv_free(struct ibv_context *context, void *ad
 
 /*
  * For a region whose memory may go while it is registered (munmap(2), a file that is cut off), of a program whose handler of SIGSEGV and
- * SIGBUS calls softrnic_dv_fault(). An access to memory that is gone ends the request as with IBV_ACCESS_ON_DEMAND: IBV_WC_LOC_PROT_ERR,
- * or IBV_WC_REM_OP_ERR for a peer. Copies of up to 16 KiB are made without a system call for that: they fault, and fail. So are those of
- * all ON_DEMAND regions from then on. Longer copies, and those of threads that block one of the two signals when they make their first
- * one, go through the kernel; the library's own threads block them. Peers reach the region as before, also where it lies in memory
- * that they map: what the program unmaps stays there for them, as with an adapter.
+ * SIGBUS calls softrnic_dv_fault(). An access to memory that is gone, or that has not the right, ends the request as with
+ * IBV_ACCESS_ON_DEMAND: IBV_WC_LOC_PROT_ERR, or IBV_WC_REM_OP_ERR for a peer. Copies of up to 16 KiB are made without a system call for
+ * that: they fault, and fail. So are those of all ON_DEMAND regions of the process from then on. Longer copies go through the kernel, and
+ * so do all of the library's own threads, and of a thread that blocks one of the two signals when it makes its first such copy. A thread
+ * that blocks them later is ended by such a fault, with its process. Atomics take system calls, and are not safe from an munmap(2) at the
+ * same moment. Peers reach the region as before, also where it lies in memory that they map: what the program unmaps stays there for
+ * them, as with an adapter.
  *
- * To be called before the region is used. It lasts until ibv_dereg_mr(3), or ibv_rereg_mr(3) with other memory. A program that replaces
- * its handler later gets the faults itself.
+ * To be called before the region is used. It lasts until ibv_dereg_mr(3) or ibv_rereg_mr(3). A program that replaces its handler later
+ * gets the faults itself, those of ON_DEMAND regions, too.
  *
  * 0, or an errno: EINVAL if `mr` is NULL, or has no memory (ibv_alloc_null_mr(3)); EOPNOTSUPP if it is another device's, or on other
  * processors than x86-64.
@@ -56,9 +58,9 @@ __attribute__((weak)) int softrnic_dv_free(struct ibv_context *context, void *ad
 __attribute__((weak)) int softrnic_dv_catch_faults(struct ibv_mr *mr);
 
 /*
- * To be called by a handler with SA_SIGINFO, with its third argument, for a fault (si_code > 0). 1: a copy of the library has faulted;
- * it fails when the handler returns, which is all that is left to be done. 0: the fault is not the library's, or `context` is NULL.
- * Async-signal-safe; it changes nothing but `context`, and not errno.
+ * To be called by a handler with SA_SIGINFO, with its third argument, for a fault (si_code > 0, and not BUS_MCEERR_AO), before anything
+ * else. 1: a copy of the library has faulted; it fails when the handler returns, which is all that is left to be done. 0: the fault is
+ * not the library's, or `context` is NULL. Async-signal-safe; it changes nothing but `context`, and not errno.
  */
 __attribute__((weak)) int softrnic_dv_fault(void *context);
 

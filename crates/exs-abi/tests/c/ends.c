@@ -162,6 +162,13 @@ static void vanished(exs_qhandle_t queue)
 	EQUALS(munmap(around, ROOM), 0);
 }
 
+// The last page of a buffer goes. A mapping without rights takes its place, so no other mapping comes to lie there.
+static void lose(char *buffer)
+{
+	void *last = buffer + LEN - PAGE;
+	CHECK(mmap(last, PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == last);
+}
+
 // A page beyond the end of a file is no memory either (mmap(2): SIGBUS).
 static void lose_page(char *page)
 {
@@ -293,12 +300,12 @@ static void vanished_later(exs_qhandle_t queue)
 		int fd = accepted(from);
 		if (receives) {
 			EQUALS(exs_recv(fd, gone, LEN, 0, queue, 1, handle), 0);
-			lose_page(gone + LEN - PAGE);
+			lose(gone);
 			EQUALS(exs_send(fd, bytes, 1, 0, SYNC, LOOSE), 1);
 			EVENT(queue, EXS_EVT_RECV, 1, EFAULT);
 		} else {
 			EQUALS(exs_send(fd, gone, LEN, 0, queue, 1, handle), 0);
-			lose_page(gone + LEN - PAGE);
+			lose(gone);
 			EQUALS(exs_recv(fd, large, LEN, 0, SYNC, LOOSE), LEN);
 			EVENT(queue, EXS_EVT_SEND, 1, EFAULT);
 		}
@@ -317,14 +324,16 @@ static void vanished_later(exs_qhandle_t queue)
 static void vanished_for_peers(exs_qhandle_t queue)
 {
 	static const int LENGTHS[] = {10, 300, 1000, PAGE, PAGE + 1, 4 * PAGE, LEN};
-	for (size_t i = 0; i < 2 * sizeof LENGTHS / sizeof *LENGTHS; i++) {
-		int len = LENGTHS[i / 2];
-		bool receives = i % 2;
+	static const size_t COUNT = sizeof LENGTHS / sizeof *LENGTHS;
+	for (size_t i = 0; i < 2 * COUNT + 2; i++) {
+		// The last two times the memory is registered for the transfer only.
+		bool receives = i % 2, loose = i / 2 == COUNT;
+		int len = loose ? LEN : LENGTHS[i / 2];
 		if (!receives && len < 300)
 			continue; // it goes with the call
 		char *gone = mmap(NULL, LEN, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		CHECK(gone != MAP_FAILED);
-		exs_mhandle_t handle = exs_mregister(gone, LEN, 0);
+		exs_mhandle_t handle = loose ? LOOSE : exs_mregister(gone, LEN, 0);
 		CHECK(handle != EXS_MHANDLE_INVALID);
 		int from = listener(receives ? SOCK_STREAM : SOCK_SEQPACKET);
 		struct peer *peer = start(receives ? "told giver" : "told taker", port_of(from));
@@ -339,7 +348,8 @@ static void vanished_for_peers(exs_qhandle_t queue)
 		REFUSED(exs_send(fd, bytes, 1, 0, queue, 2, LOOSE), ECONNRESET);
 		finish(peer);
 		no_event(queue);
-		EQUALS(exs_mderegister(handle), 0);
+		if (!loose)
+			EQUALS(exs_mderegister(handle), 0);
 		closed(fd);
 		closed(tell);
 		closed(from);

@@ -109,7 +109,8 @@ impl Leads {
         // The event that ended the last sleep is taken only now: the program answers a message first, and the system
         // calls for it pass while the answer travels. It is taken before the queue is armed: if the thread of `Exs` has
         // taken it meanwhile, this takes a later one, whose completion the look finds. Another event of another queue
-        // ends the next sleep.
+        // ends the next sleep. No event is taken without arming: if another thread gets all that a look has found, this
+        // one sleeps again, and only an event that is still there, or an armed queue, ends that.
         if shared.lead.untaken.swap(false, Ordering::Relaxed) {
             let _ = shared.device.completions.channel.try_event();
         }

@@ -18,7 +18,16 @@ pub struct Memory {
 }
 
 /// Tells whether the pages of an address and a length are mapped.
-pub type Look = fn(usize, usize) -> bool;
+pub type Look = fn(usize, usize, By) -> bool;
+
+/// How a [`Look`] is made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum By {
+    /// Soon.
+    Loads,
+    /// Without an access of this thread, which could fault.
+    Kernel,
+}
 
 /// Up to this many bytes a transfer uses the plain region: a careful access may be a system call, which costs as much
 /// as the transfer.
@@ -51,13 +60,17 @@ impl Memory {
 
     /// False if the pages of a part are known to be gone.
     pub(super) fn is_there(&self, offset: u64, len: u64) -> bool {
-        self.look.is_none_or(|look| look((self.mr.addr() + offset) as usize, len as usize))
+        self.looks(offset, len, By::Loads)
+    }
+
+    fn looks(&self, offset: u64, len: u64, by: By) -> bool {
+        self.look.is_none_or(|look| look((self.mr.addr() + offset) as usize, len as usize, by))
     }
 
     /// True if an operation of a lost connection has lost its memory: the peer's access may have found it gone, of
     /// which only the device is told. To look at longer ones could take milliseconds.
     pub(super) fn is_gone(&self, at: Buffer) -> bool {
-        at.len <= LOOKED_AT && !self.is_there(at.offset, at.len)
+        at.len <= LOOKED_AT && !self.looks(at.offset, at.len, By::Kernel)
     }
 
     /// As [`Memory::is_there`], for a request of the device. A large one needs no look, which would take its time under
