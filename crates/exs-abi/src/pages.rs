@@ -5,7 +5,8 @@
 //! kernel do. It hands every other fault to the action that was there before. No copy is interrupted: the load is made
 //! before it.
 //!
-//! A device of softrnic copies small parts of such memory in the same way, and the handlers hand its faults to it.
+//! A device of softrnic copies small parts of such memory by instructions that may fault, too. The handlers ask the
+//! device about each fault (`softrnic_dv_fault`).
 //!
 //! The handlers are installed with the first registered memory. A program that installs its own later, and does not
 //! call the one before, gets the faults itself.

@@ -1,9 +1,10 @@
 //! Small copies from and to memory that may go at any time, without a system call.
 //!
-//! A kernel has exception tables: a fault of an instruction that copies for a program goes on elsewhere, and the copy
-//! fails. The same is done here, if the program's handler of SIGSEGV and SIGBUS hands its faults over
-//! (`softrnic_dv_catch_faults`, [`begin`]; then [`fault`]). Without one, and on threads that block these signals, such
-//! memory is reached through the kernel ([`crate::single_copy`]). That takes as long as a small message itself.
+//! Every instruction that may fault lies in one range of addresses. If the program's handler of SIGSEGV and SIGBUS
+//! hands its faults over (`softrnic_dv_catch_faults`, [`begin`]; then [`fault`]), a fault in that range goes on behind
+//! it, and the copy fails. Kernels have such exception tables for their copies from and to programs. Without a handler,
+//! and on threads that block these signals, such memory is reached through the kernel ([`crate::single_copy`]). That
+//! takes as long as a small message itself.
 
 use core::cell::Cell;
 use core::ffi::c_void;

@@ -23,9 +23,9 @@ pub type Look = fn(usize, usize, By) -> bool;
 /// How a [`Look`] is made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum By {
-    /// Soon.
+    /// By a load from each page: nanoseconds, but a fault if the page is gone.
     Loads,
-    /// Without an access of this thread, which could fault.
+    /// By a system call: slower, and without a fault of this thread.
     Kernel,
 }
 
